@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The immutable picture of a node that everything outside the reactor reads: /metrics, the API, the page.
+// Built by the reactor thread, published as shared_ptr<const Snapshot>, never changed after that.
+// Times: seconds and nanoseconds as named; counters are absolute since this agent started unless said otherwise.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/model/operation.h"
+#include "proto/wire/frame.h"
+
+namespace ncclscope::agent {
+
+/// Ranges of message sizes: the label `size`. Upper bounds in bytes; the last one has none.
+inline constexpr std::size_t kSizeClasses = 7;
+inline constexpr std::array<std::uint64_t, kSizeClasses - 1> kSizeClassBounds = {
+    4ull << 10, 64ull << 10, 1ull << 20, 16ull << 20, 256ull << 20, 4ull << 30};
+inline constexpr std::array<const char*, kSizeClasses> kSizeClassNames = {
+    "<=4KiB", "<=64KiB", "<=1MiB", "<=16MiB", "<=256MiB", "<=4GiB", ">4GiB"};
+
+/// Bounds of ncclscope_collective_duration_seconds: 10 us * 4^i.
+inline constexpr std::size_t kDurationBounds = 12;
+
+/// Who a job is. Label values are already sanitised and bounded.
+struct JobIdentity {
+  std::string job_id;
+  std::string cluster;
+  std::string user, partition, account, job_name, array_task;
+  std::uint32_t run = 0;
+  std::string kubernetes_namespace, pod;
+  std::string identity_source;  // "cgroup", "claimed", "unknown"
+};
+
+enum class RankState : std::uint8_t { kRunning, kFinalized, kVanished };
+
+/// One local rank of one communicator.
+struct RankSnapshot {
+  std::int32_t rank = -1;          // in the communicator, -1 = unknown
+  std::string global_rank, local_rank;
+  std::int32_t gpu = -1;           // index on the node in PCI bus order, -1 = unknown
+  std::string gpu_uuid, pci_bus_id;
+  std::int64_t pid = 0;
+  std::uint64_t session_id = 0;
+  std::uint16_t communicator_id = 0;
+  RankState state = RankState::kRunning;
+  // progress, absolute since the communicator's init (from the plugin's own totals)
+  std::uint64_t collectives_enqueued = 0, collectives_started = 0, collectives_completed = 0;
+  std::uint64_t p2p_enqueued = 0, p2p_started = 0, p2p_completed = 0;
+  std::uint64_t seen = 0, recorded = 0, dropped = 0;
+  std::uint64_t oldest_index = ~std::uint64_t{0};
+  std::uint64_t oldest_signature = 0;
+  std::uint16_t progress_flags = 0;     // wire::kProgress...
+  double inflight_seconds = 0;          // age of the oldest unfinished operation at snapshot time
+  double sample_age_seconds = 0;
+  double queue_seconds = 0;             // sum of GPU start - enqueue
+  std::vector<wire::Neighbour> neighbours;
+};
+
+/// Sums of one (communicator, function, size class, algorithm, protocol).
+struct OperationSumsRow {
+  model::Function function{};
+  std::uint8_t size_class = 0;
+  model::Algorithm algorithm{};
+  model::Protocol protocol{};
+  std::array<std::uint64_t, 3> operations_by_timing{};  // index wire::TimingSource
+  std::array<std::uint64_t, 3> bytes_by_timing{};
+  std::uint64_t timed_operations = 0;   // those in busy_seconds: GPU time known and bandwidth defined
+  double bus_bytes = 0;                 // over timed_operations only
+  double busy_seconds = 0;              // over timed_operations only
+};
+
+/// Sums of one (communicator, rank, function): GPU-timed operations only, first operations and fused batches left out.
+struct RankSumsRow {
+  std::int32_t rank = -1;
+  std::int32_t gpu = -1;
+  model::Function function{};
+  std::uint64_t operations = 0;
+  double seconds = 0;
+  double bus_bytes = 0;
+};
+
+struct CommunicatorSnapshot {
+  std::string comm;                     // 16 hex digits (hash, or a local name where the hash is unknown), or "other"
+  bool hash_known = true;
+  std::string name;
+  std::uint32_t nranks = 0, nnodes = 0; // 0 = unknown
+  std::string dimension;                // empty for now
+  std::vector<RankSnapshot> ranks;      // local ranks, by (rank, pid)
+  std::vector<OperationSumsRow> sums;   // collectives and p2p
+  std::vector<RankSumsRow> rank_sums;
+};
+
+struct DurationRow {
+  model::Function function{};
+  std::uint8_t size_class = 0;
+  std::array<std::uint64_t, kDurationBounds + 1> counts{};  // not cumulative
+  double sum_seconds = 0;
+};
+
+/// Network phases of one GPU (or, where the GPU is unknown, of its process): seconds by phase.
+struct NetworkRow {
+  std::int32_t gpu = -1;
+  bool is_send = false;
+  std::array<double, 3> phase_seconds{};
+  std::uint64_t bytes = 0;
+  std::uint64_t operations = 0;
+};
+
+/// The books of one process (session), plugin's side and agent's side.
+struct ProcessSnapshot {
+  std::int64_t pid = 0;
+  std::uint64_t session_id = 0;
+  std::string plugin_version;
+  std::uint32_t nccl_version = 0;
+  std::uint16_t interface_version = 0;
+  bool connected = false;
+  bool said_goodbye = false;
+  bool claimed = false;                 // came over gRPC Ingest
+  double books_age_seconds = 0;
+  bool books_seen = false;
+  wire::Books books{};                  // plugin's side, last received
+  std::uint64_t records_received = 0;   // distinct indexes counted
+  std::uint64_t operations_received = 0;
+  std::uint64_t records_before = 0;     // acknowledged by an earlier agent instance
+  std::uint64_t records_lost = 0;       // indexes passed over
+  std::uint64_t records_duplicate = 0;
+  std::uint64_t highest_index = 0;
+};
+
+struct JobSnapshot {
+  JobIdentity identity;
+  std::vector<CommunicatorSnapshot> communicators;  // by comm
+  std::vector<DurationRow> durations;
+  std::vector<NetworkRow> network;
+  std::vector<ProcessSnapshot> processes;
+  std::array<std::uint64_t, wire::kUntimedReasonCount> unobserved{};  // operations without GPU time, by reason
+  std::uint64_t lost_operations = 0;
+};
+
+/// The agent about itself. Filled by the reactor; scrape costs are added by the exporter.
+struct AgentStats {
+  std::uint64_t connections_accepted = 0;
+  std::uint32_t connections_open = 0;
+  std::uint64_t frames = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t records = 0;
+  std::uint64_t unknown_records = 0;
+  std::vector<std::pair<std::string, std::uint64_t>> decode_errors;  // by reason
+  std::uint64_t refused_connections = 0;
+  std::uint64_t series_limit = 0;
+  std::uint64_t folded_series = 0;
+  std::uint64_t identity_mismatches = 0;
+};
+
+struct Snapshot {
+  std::string node;
+  std::string agent_version;
+  std::uint64_t agent_instance = 0;
+  std::int64_t realtime_ns = 0;         // when it was built, since the epoch
+  std::uint64_t generation = 0;
+  std::vector<JobSnapshot> jobs;        // by job_id
+  AgentStats agent;
+};
+
+using SnapshotPtr = std::shared_ptr<const Snapshot>;
+
+}  // namespace ncclscope::agent
