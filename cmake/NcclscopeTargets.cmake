@@ -17,6 +17,10 @@ if(NCCLSCOPE_SANITIZE)
   target_link_options(ncclscope_options INTERFACE -fsanitize=${NCCLSCOPE_SANITIZE})
 endif()
 
+if(NCCLSCOPE_BUILD_FUZZERS)
+  target_compile_options(ncclscope_options INTERFACE -fsanitize=fuzzer-no-link)  # coverage in libraries too
+endif()
+
 # ncclscope_library(name [SOURCES ...] [LINK ...]): a static library with the project's settings.
 function(ncclscope_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
@@ -47,4 +51,41 @@ function(ncclscope_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main ncclscope_options Threads::Threads)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if("sanitize" IN_LIST ARG_LABELS)
+    if(NOT TARGET ncclscope_sanitize_tests)
+      add_custom_target(ncclscope_sanitize_tests)
+    endif()
+    add_dependencies(ncclscope_sanitize_tests ${name})
+  endif()
+endfunction()
+
+# ncclscope_benchmark(name SOURCES ... LINK ...): a Google Benchmark executable, run by scripts/bench.sh.
+# It is placed in <build>/bench, so that the script need not know the names.
+function(ncclscope_benchmark name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  if(NOT NCCLSCOPE_BUILD_BENCHMARKS)
+    return()
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} benchmark::benchmark ncclscope_options Threads::Threads)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+endfunction()
+
+# ncclscope_fuzzer(name SOURCES ... LINK ... [CORPUS folder]): a libFuzzer executable. ctest runs its corpus once;
+# scripts/soak.sh runs it for long. Only in builds with NCCLSCOPE_BUILD_FUZZERS.
+function(ncclscope_fuzzer name)
+  cmake_parse_arguments(ARG "" "CORPUS" "SOURCES;LINK" ${ARGN})
+  if(NOT NCCLSCOPE_BUILD_FUZZERS)
+    return()
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} ncclscope_options Threads::Threads)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+  add_dependencies(ncclscope_fuzzers ${name})
+  if(ARG_CORPUS)
+    add_test(NAME ${name} COMMAND ${name} -runs=0 ${ARG_CORPUS})
+    set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 300)
+  endif()
 endfunction()
