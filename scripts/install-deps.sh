@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs the Debian 12 packages needed to build and test. Asks apt only for what is missing, so it can be run
+# again at any time and needs no network when nothing is missing. Needs root, or sudo.
+#   scripts/install-deps.sh [--list]      --list prints the packages and installs nothing
+set -euo pipefail
+
+build=(
+  g++ make cmake ninja-build ccache git pkg-config binutils
+  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
+  prometheus-cpp-dev libmicrohttpd-dev zlib1g-dev libzstd-dev
+  libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+)
+check=(
+  clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev   # lint, libFuzzer
+  prometheus                                                  # promtool; the server itself in end-to-end tests
+  python3 python3-prometheus-client                           # repository checks, strict OpenMetrics parser
+  python3-pip                                                 # NCCL and CUDA headers for the GPU test, as wheels
+  curl procps
+)
+packages=("${build[@]}" "${check[@]}")
+
+if [ "${1:-}" = --list ]; then
+  printf '%s\n' "${packages[@]}"
+  exit 0
+elif [ $# -gt 0 ]; then
+  echo "install-deps.sh: unknown argument '$1'; the only option is --list" >&2
+  exit 2
+fi
+
+if ! command -v apt-get >/dev/null; then
+  echo "install-deps.sh: no apt-get here; this script knows Debian 12 only. Install by hand:" >&2
+  printf '  %s\n' "${packages[*]}" >&2
+  exit 1
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
+  [ "$status" = "install ok installed" ] || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "install-deps.sh: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+
+root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install-deps.sh: root or sudo is needed to install: ${missing[*]}" >&2
+    exit 1
+  fi
+  root=(sudo)
+fi
+echo "install-deps.sh: installing ${missing[*]}"
+"${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
+"${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"

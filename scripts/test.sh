@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The project's tests: builds, runs every ctest, then sanitizers, format and lint. Ends with "N passed, N failed".
+#   scripts/test.sh [--fast]     --fast leaves out sanitizers and clang-tidy (use it while working)
+# Environment: NCCLSCOPE_JOBS (default: all cores). Build folders: build/release, build/asan, build/tsan.
+set -uo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+cd "$root" || exit 1
+
+fast=0
+for argument in "$@"; do
+  case $argument in
+    --fast) fast=1 ;;
+    *) echo "test.sh: unknown argument '$argument'; the only option is --fast" >&2; exit 2 ;;
+  esac
+done
+
+passed=0 failed=0 skipped=0
+failures=()
+
+# check NAME COMMAND...: one check that passes or fails as a whole
+check() {
+  local name=$1 begin=$SECONDS
+  shift
+  heading "$name"
+  if "$@"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    failures+=("$name")
+  fi
+  echo "-- $name: $((SECONDS - begin)) s"
+}
+
+configure_and_build() {
+  cmake --preset "$1" >"build/$1.configure.log" 2>&1 || { cat "build/$1.configure.log"; return 1; }
+  grep -E 'ncclscope|Warning' "build/$1.configure.log"
+  cmake --build --preset "$1" -j "$jobs" -- --quiet
+}
+
+# run_ctest PRESET: adds the counts of one ctest run
+run_ctest() {
+  local preset=$1 report=$root/build/$1/ctest.xml begin=$SECONDS
+  heading "tests ($preset)"
+  rm -f "$report"
+  ctest --preset "$preset" -j "$jobs" --output-junit "$report"
+  local code=$? counts
+  if ! counts=$(/usr/bin/python3 scripts/ctest_counts.py "$report"); then
+    failed=$((failed + 1))
+    failures+=("tests ($preset): no report")
+  else
+    local p f s names
+    IFS=$'\t' read -r p f s names <<<"$counts"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    [ "$f" -eq 0 ] || failures+=("tests ($preset): $names")
+    if [ "$code" -ne 0 ] && [ "$f" -eq 0 ]; then
+      failed=$((failed + 1))
+      failures+=("tests ($preset): ctest ended with $code")
+    fi
+  fi
+  echo "-- tests ($preset): $((SECONDS - begin)) s"
+}
+
+check_format() {
+  git ls-files -z '*.h' '*.cc' | xargs -0 -r clang-format-14 --dry-run -Werror
+}
+
+mkdir -p build
+if [ "$fast" -eq 0 ]; then
+  heading "NCCL and CUDA headers for the GPU test"
+  scripts/fetch-nccl.sh || echo "fetch-nccl.sh failed: tests/gpu is compiled only if NCCL is found elsewhere"
+fi
+check "build (release)" configure_and_build release
+[ "$failed" -gt 0 ] || run_ctest release
+check "format" check_format
+if [ "$fast" -eq 0 ] && [ "$failed" -eq 0 ]; then
+  for preset in asan tsan; do
+    before=$failed
+    check "build ($preset)" configure_and_build "$preset"
+    [ "$failed" -gt "$before" ] || run_ctest "$preset"
+  done
+  check "clang-tidy" /usr/bin/python3 scripts/tidy.py --build build/release --jobs "$jobs"
+fi
+
+heading "summary"
+command -v ccache >/dev/null && ccache -s | grep -E 'Hits|Misses' | head -2
+for failure in "${failures[@]}"; do echo "FAILED: $failure"; done
+echo "took $((SECONDS - started)) s"
+if [ "$skipped" -gt 0 ]; then
+  echo "$passed passed, $failed failed, $skipped skipped"
+else
+  echo "$passed passed, $failed failed"
+fi
+[ "$failed" -eq 0 ]
