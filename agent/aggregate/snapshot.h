@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The immutable picture of a node that everything outside the reactor reads: /metrics, the API, the page.
+// Unique in one snapshot: job_id; comm in a job; (comm, rank) where the rank is known; a row's key in its communicator.
 // Built by the reactor thread, published as shared_ptr<const Snapshot>, never changed after that.
 // Times: seconds and nanoseconds as named; counters are absolute since this agent started unless said otherwise.
 #pragma once
@@ -34,6 +35,7 @@ struct JobIdentity {
   std::uint32_t run = 0;
   std::string kubernetes_namespace, pod;
   std::string identity_source;  // "cgroup", "claimed", "unknown"
+  std::int64_t uid = -1;        // owner as the kernel says; -1: not proved. Decides who may see the job
 };
 
 enum class RankState : std::uint8_t { kRunning, kFinalized, kVanished };
@@ -74,7 +76,8 @@ struct OperationSumsRow {
   double busy_seconds = 0;              // over timed_operations only
 };
 
-/// Sums of one (communicator, rank, function): GPU-timed operations only, first operations and fused batches left out.
+/// Sums of one (communicator, rank, function): GPU-timed operations only, first operations left out, and fused batches
+/// too unless they are all Send and Recv (those enter with their share of the batch: their sum is what counts).
 struct RankSumsRow {
   std::int32_t rank = -1;
   std::int32_t gpu = -1;
@@ -126,6 +129,7 @@ struct ProcessSnapshot {
   wire::Books books{};                  // plugin's side, last received
   std::uint64_t records_received = 0;   // distinct indexes counted
   std::uint64_t operations_received = 0;
+  std::uint64_t operations_unknown = 0; // of operations_received: their communicator had not been announced
   std::uint64_t records_before = 0;     // acknowledged by an earlier agent instance
   std::uint64_t records_lost = 0;       // indexes passed over
   std::uint64_t records_duplicate = 0;
@@ -139,7 +143,7 @@ struct JobSnapshot {
   std::vector<NetworkRow> network;
   std::vector<ProcessSnapshot> processes;
   std::array<std::uint64_t, wire::kUntimedReasonCount> unobserved{};  // operations without GPU time, by reason
-  std::uint64_t lost_operations = 0;
+  std::uint64_t lost_operations = 0;    // records passed over (an upper bound of operations lost on the way)
 };
 
 /// The agent about itself. Filled by the reactor; scrape costs are added by the exporter.
@@ -153,7 +157,8 @@ struct AgentStats {
   std::vector<std::pair<std::string, std::uint64_t>> decode_errors;  // by reason
   std::uint64_t refused_connections = 0;
   std::uint64_t series_limit = 0;
-  std::uint64_t folded_series = 0;
+  std::uint64_t folded_series = 0;      // communicators folded into "other" and rows folded within one
+  std::uint64_t jobs_refused = 0;       // sessions refused because a limit was reached
   std::uint64_t identity_mismatches = 0;
 };
 
