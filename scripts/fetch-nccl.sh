@@ -4,12 +4,14 @@
 # CUDA toolkit nor NCCL is installed. About 300 MB, once; the folder is printed and cmake/FindNcclscopeNccl.cmake
 # looks there. No GPU and no driver are needed to compile and link.
 #   scripts/fetch-nccl.sh   NCCLSCOPE_NCCL_VERSION (default 2.28.9), NCCLSCOPE_CUDART_VERSION (12.8.90)
+#   The runtime's headers include crt/*.h, which the compiler's wheel carries: NCCLSCOPE_NVCC_VERSION (12.8.93)
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
 nccl=${NCCLSCOPE_NCCL_VERSION:-2.28.9}
 cudart=${NCCLSCOPE_CUDART_VERSION:-12.8.90}
+nvcc=${NCCLSCOPE_NVCC_VERSION:-12.8.93}
 target=$cache/nccl-$nccl-cudart-$cudart
 if [ -e "$target/complete" ]; then
   echo "$target"
@@ -32,11 +34,13 @@ mkdir -p "$cache"
 work=$(mktemp -d "$cache/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-  --dest "$work/wheels" "nvidia-nccl-cu12==$nccl" "nvidia-cuda-runtime-cu12==$cudart"
+  --dest "$work/wheels" "nvidia-nccl-cu12==$nccl" "nvidia-cuda-runtime-cu12==$cudart" \
+  "nvidia-cuda-nvcc-cu12==$nvcc"
 for wheel in "$work"/wheels/*.whl; do
   "$python" -m zipfile -e "$wheel" "$work/site"
 done
-rm -rf "$work/wheels" "$target"
+mv "$work/site/nvidia/cuda_nvcc/include/crt" "$work/site/nvidia/cuda_runtime/include/crt"
+rm -rf "$work/wheels" "$work/site/nvidia/cuda_nvcc" "$target"
 touch "$work/site/complete"
 mv "$work/site" "$target"
 echo "$target"
