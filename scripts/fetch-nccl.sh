@@ -4,7 +4,8 @@
 # CUDA toolkit nor NCCL is installed. About 300 MB, once; the folder is printed and cmake/FindNcclscopeNccl.cmake
 # looks there. No GPU and no driver are needed to compile and link.
 #   scripts/fetch-nccl.sh   NCCLSCOPE_NCCL_VERSION (default 2.28.9), NCCLSCOPE_CUDART_VERSION (12.8.90)
-#   The runtime's headers include crt/*.h, which the compiler's wheel carries: NCCLSCOPE_NVCC_VERSION (12.8.93)
+#   The runtime's headers include crt/*.h and nv/target, which two other wheels carry: NCCLSCOPE_NVCC_VERSION
+#   (12.8.93), NCCLSCOPE_CCCL_VERSION (12.8.90)
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -12,6 +13,7 @@ set -euo pipefail
 nccl=${NCCLSCOPE_NCCL_VERSION:-2.28.9}
 cudart=${NCCLSCOPE_CUDART_VERSION:-12.8.90}
 nvcc=${NCCLSCOPE_NVCC_VERSION:-12.8.93}
+cccl=${NCCLSCOPE_CCCL_VERSION:-12.8.90}
 target=$cache/nccl-$nccl-cudart-$cudart
 if [ -e "$target/complete" ]; then
   echo "$target"
@@ -35,12 +37,12 @@ work=$(mktemp -d "$cache/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
   --dest "$work/wheels" "nvidia-nccl-cu12==$nccl" "nvidia-cuda-runtime-cu12==$cudart" \
-  "nvidia-cuda-nvcc-cu12==$nvcc"
+  "nvidia-cuda-nvcc-cu12==$nvcc" "nvidia-cuda-cccl-cu12==$cccl"
 for wheel in "$work"/wheels/*.whl; do
   "$python" -m zipfile -e "$wheel" "$work/site"
 done
-mv "$work/site/nvidia/cuda_nvcc/include/crt" "$work/site/nvidia/cuda_runtime/include/crt"
-rm -rf "$work/wheels" "$work/site/nvidia/cuda_nvcc" "$target"
+mv "$work/site/nvidia/cuda_nvcc/include/crt" "$work/site/nvidia/cuda_cccl/include/nv" "$work/site/nvidia/cuda_runtime/include/"
+rm -rf "$work/wheels" "$work/site/nvidia/cuda_nvcc" "$work/site/nvidia/cuda_cccl" "$target"
 touch "$work/site/complete"
 mv "$work/site" "$target"
 echo "$target"
