@@ -1,0 +1,100 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Turns Google Benchmark's JSON files into the bars of the project, one JSON line per bar.
+
+  bench_bars.py [--partial] FOLDER   FOLDER holds <program>.json; --partial: bars without a figure are not an error
+
+A line: name, what, value, unit, bar, ok, machine. Bars without a limit (bar null) are figures beside the bars, cold
+caches for instance: they are printed, and never miss. BARS is the only place that knows which benchmark and which of
+its counters a bar comes from. Repetitions and several rows that match: the worst counts.
+"""
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import re
+import sys
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    name: str
+    what: str
+    benchmark: str          # regular expression, whole name of the benchmark
+    figure: str             # a counter of it, or "real_time" / "cpu_time" (in nanoseconds)
+    unit: str
+    at_most: float | None = None
+    at_least: float | None = None
+    scale: float = 1.0      # value = figure * scale
+
+
+BARS = [
+]
+
+
+def machine() -> str:
+    model = "unknown CPU"
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = " ".join(line.split(":", 1)[1].split())
+                break
+    except OSError:
+        pass
+    return f"{os.cpu_count()} x {model}, Linux {platform.release()}"
+
+
+def figures(folder: pathlib.Path):
+    """(benchmark name, row) of all results; times are brought to nanoseconds."""
+    factor = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            rows = json.loads(path.read_text())["benchmarks"]
+        except (ValueError, KeyError):
+            print(f"bench_bars.py: {path.name} holds no results", file=sys.stderr)
+            continue
+        for row in rows:
+            if row.get("run_type") == "aggregate":
+                continue
+            for key in ("real_time", "cpu_time"):
+                if key in row:
+                    row[key] *= factor[row.get("time_unit", "ns")]
+            yield row["name"], row
+
+
+def main() -> int:
+    partial = "--partial" in sys.argv[1:]
+    folders = [a for a in sys.argv[1:] if a != "--partial"]
+    if len(folders) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    rows = list(figures(pathlib.Path(folders[0])))
+    code, where = 0, machine()
+    for name, row in rows:
+        if row.get("error_occurred"):
+            code = 1
+            print(f"bench_bars.py: {name}: {row.get('error_message')}", file=sys.stderr)
+    for bar in BARS:
+        values = [row[bar.figure] * bar.scale for name, row in rows
+                  if re.fullmatch(bar.benchmark, name) and bar.figure in row and not row.get("error_occurred")]
+        limit = {"at_most": bar.at_most} if bar.at_most is not None else {"at_least": bar.at_least}
+        line = {"name": bar.name, "what": bar.what, "value": None, "unit": bar.unit,
+                "bar": None if bar.at_most is None and bar.at_least is None else limit, "ok": None, "machine": where}
+        if values:
+            value = min(values) if bar.at_least is not None else max(values)
+            line["value"] = float(f"{value:.6g}")
+            line["ok"] = (bar.at_most is None or value <= bar.at_most) and (bar.at_least is None or value >= bar.at_least)
+            if not line["ok"]:
+                code = 1
+        elif partial:
+            continue
+        else:
+            code = 1
+            print(f"bench_bars.py: {bar.name}: no benchmark {bar.benchmark} with {bar.figure}", file=sys.stderr)
+        print(json.dumps(line))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
