@@ -124,6 +124,7 @@ struct ProcessSnapshot {
   bool connected = false;
   bool said_goodbye = false;
   bool claimed = false;                 // came over gRPC Ingest
+  std::uint64_t start_time_ns = 0;      // Hello::start_time_ns (CLOCK_MONOTONIC of the plugin's first init)
   double books_age_seconds = 0;
   bool books_seen = false;
   wire::Books books{};                  // plugin's side, last received
