@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Message size and bus bandwidth, defined once for everybody. The definitions are those of nccl-tests
-// (doc/PERFORMANCE.md there): algbw = S / t, busbw = algbw * factor(collective, ranks).
+// Message size and bus bandwidth, defined once for everybody. The definitions are those of
+// nccl-tests (doc/PERFORMANCE.md there): algbw = S / t, busbw = algbw * factor(collective, ranks).
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,12 @@
 namespace ncclscope::model {
 
 /// S in bytes: what the operation moves in nccl-tests' sense.
-/// @param count  elements as NCCL reports them (AllGather: send count per rank; ReduceScatter: receive count
-///               per rank; AlltoAll, Gather, Scatter: count per peer). Where NCCL reports bytes, type is kInt8.
-/// @param nranks ranks of the communicator; 0 = unknown, then the user's own count * size is returned.
+/// @param count  elements as NCCL reports them (AllGather: send count per rank; ReduceScatter:
+/// receive count
+///               per rank; AlltoAll, Gather, Scatter: count per peer). Where NCCL reports bytes,
+///               type is kInt8.
+/// @param nranks ranks of the communicator; 0 = unknown, then the user's own count * size is
+/// returned.
 [[nodiscard]] constexpr std::uint64_t message_bytes(Function f, std::uint64_t count, DataType t,
                                                     std::uint32_t nranks) noexcept {
   const std::uint64_t own = count * element_bytes(t);
@@ -35,8 +38,8 @@ namespace ncclscope::model {
          f == Function::kGather || f == Function::kScatter;
 }
 
-/// busbw / algbw. nranks == 0 (unknown) gives 0: no bandwidth rather than a wrong one, except where the
-/// factor does not depend on the number of ranks.
+/// busbw / algbw. nranks == 0 (unknown) gives 0: no bandwidth rather than a wrong one, except where
+/// the factor does not depend on the number of ranks.
 [[nodiscard]] constexpr double bus_factor(Function f, std::uint32_t nranks) noexcept {
   const double n = static_cast<double>(nranks);
   switch (f) {
@@ -69,8 +72,8 @@ namespace ncclscope::model {
 
 /// Operations in which every rank waits for every other: only these say who is late.
 [[nodiscard]] constexpr bool is_synchronising(Function f) noexcept {
-  return f == Function::kAllReduce || f == Function::kAllGather ||
-         f == Function::kReduceScatter || f == Function::kAllToAll;
+  return f == Function::kAllReduce || f == Function::kAllGather || f == Function::kReduceScatter ||
+         f == Function::kAllToAll;
 }
 
 }  // namespace ncclscope::model

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an NCCL operation is: functions, data types, algorithms, protocols, and how NCCL spells them.
-// Numbers are ours and go over the wire: values are only appended, never changed or reused.
+// What an NCCL operation is: functions, data types, algorithms, protocols, and how NCCL spells
+// them. Numbers are ours and go over the wire: values are only appended, never changed or reused.
 // Header-only, no allocation, no exceptions; usable on NCCL's threads.
 #pragma once
 
@@ -92,25 +92,24 @@ inline constexpr std::size_t kProtocolCount = 4;
 /// Names as users know them (label values `collective`, `algorithm`, `protocol`).
 [[nodiscard]] constexpr std::string_view name(Function f) noexcept {
   constexpr std::string_view kNames[kFunctionCount] = {
-      "Unknown",  "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
-      "Send",     "Recv",      "AlltoAll",  "Gather",        "Scatter",   "SendRecv",
-      "PutSignal", "Signal",   "WaitSignal", "AllGatherV"};
+      "Unknown",   "AllReduce", "AllGather",  "ReduceScatter", "Broadcast", "Reduce",
+      "Send",      "Recv",      "AlltoAll",   "Gather",        "Scatter",   "SendRecv",
+      "PutSignal", "Signal",    "WaitSignal", "AllGatherV"};
   const auto i = static_cast<std::size_t>(f);
   return i < kFunctionCount ? kNames[i] : kNames[0];
 }
 [[nodiscard]] constexpr std::string_view name(DataType t) noexcept {
   constexpr std::string_view kNames[kDataTypeCount] = {
-      "Unknown",    "ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",
-      "ncclInt64",  "ncclUint64",  "ncclFloat16", "ncclFloat32", "ncclFloat64",
+      "Unknown",      "ncclInt8",       "ncclUint8",     "ncclInt32",   "ncclUint32",
+      "ncclInt64",    "ncclUint64",     "ncclFloat16",   "ncclFloat32", "ncclFloat64",
       "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
   const auto i = static_cast<std::size_t>(t);
   return i < kDataTypeCount ? kNames[i] : kNames[0];
 }
 [[nodiscard]] constexpr std::string_view name(Algorithm a) noexcept {
   constexpr std::string_view kNames[kAlgorithmCount] = {
-      "Unknown",       "TREE", "RING",      "COLLNET_DIRECT",
-      "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT",
-      "SYMMETRIC"};
+      "Unknown", "TREE",      "RING", "COLLNET_DIRECT", "COLLNET_CHAIN",
+      "NVLS",    "NVLS_TREE", "PAT",  "SYMMETRIC"};
   const auto i = static_cast<std::size_t>(a);
   return i < kAlgorithmCount ? kNames[i] : kNames[0];
 }

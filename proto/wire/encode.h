@@ -16,7 +16,8 @@ namespace ncclscope::wire {
 
 /// Fills the header of a fixed-size record.
 template <typename Record>
-constexpr void set_header(Record& record, RecordType type, std::size_t total_bytes = sizeof(Record)) noexcept {
+constexpr void set_header(Record& record, RecordType type,
+                          std::size_t total_bytes = sizeof(Record)) noexcept {
   record.header.type = static_cast<std::uint8_t>(type);
   record.header.words = static_cast<std::uint8_t>(total_bytes / 8);
 }
@@ -73,14 +74,16 @@ class FrameWriter {
   std::size_t count_ = 0;
 };
 
-/// Builds a record that ends in strings (Hello, CommunicatorInit). `Head` has header and string_bytes.
+/// Builds a record that ends in strings (Hello, CommunicatorInit). `Head` has header and
+/// string_bytes.
 template <typename Head>
 class StringRecordWriter {
  public:
   explicit StringRecordWriter(const Head& head, RecordType type) noexcept : type_(type) {
     std::memcpy(bytes_, &head, sizeof(Head));
   }
-  /// Strings longer than kMaxStringBytes are cut; strings that no longer fit are left out (returns false).
+  /// Strings longer than kMaxStringBytes are cut; strings that no longer fit are left out (returns
+  /// false).
   bool add(StringKey key, std::string_view text) noexcept {
     if (text.size() > kMaxStringBytes) text = text.substr(0, kMaxStringBytes);
     const std::size_t padded = (sizeof(StringHeader) + text.size() + 3) / 4 * 4;

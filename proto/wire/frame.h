@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The binary frame protocol between plugin and agent: layout of every frame and record.
-// proto/README.md is the same as prose, byte by byte. Little-endian, fixed-size PODs, pinned by static_assert.
-// Rules of growth: a record type's body only grows at its end; readers use what they know and skip the rest;
-// unknown types are skipped by length; enum values are appended; another major version is refused.
+// proto/README.md is the same as prose, byte by byte. Little-endian, fixed-size PODs, pinned by
+// static_assert. Rules of growth: a record type's body only grows at its end; readers use what they
+// know and skip the rest; unknown types are skipped by length; enum values are appended; another
+// major version is refused.
 #pragma once
 
 #include <bit>
@@ -12,13 +13,15 @@
 
 namespace ncclscope::wire {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian and is not swapped");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian and is not swapped");
 
 inline constexpr std::uint32_t kMagic = 0x4653434Eu;  // bytes "NCSF"
 inline constexpr std::uint8_t kMajorVersion = 1;
 inline constexpr std::size_t kMaxFrameBytes = 32 * 1024;
 inline constexpr std::size_t kMaxRecordBytes = 255 * 8;
-inline constexpr std::size_t kMaxStringBytes = 128;      // longer strings are cut by the writer, refused by the reader
+inline constexpr std::size_t kMaxStringBytes =
+    128;  // longer strings are cut by the writer, refused by the reader
 inline constexpr std::size_t kMaxCommNameBytes = 64;
 inline constexpr std::uint16_t kNoCommunicator = 0xFFFF;  // work done for another process (PXN)
 
@@ -27,13 +30,13 @@ inline constexpr std::uint16_t kNoCommunicator = 0xFFFF;  // work done for anoth
 struct FrameHeader {
   std::uint32_t magic;
   std::uint8_t major;
-  std::uint8_t header_bytes;    // 32; larger values are skipped over
-  std::uint16_t flags;          // 0
-  std::uint32_t frame_bytes;    // whole packet, this header included
+  std::uint8_t header_bytes;  // 32; larger values are skipped over
+  std::uint16_t flags;        // 0
+  std::uint32_t frame_bytes;  // whole packet, this header included
   std::uint16_t record_count;
   std::uint16_t reserved;
-  std::uint64_t first_index;    // of the first indexed record; 0 if the frame has none
-  std::uint64_t send_time_ns;   // CLOCK_MONOTONIC of the sender
+  std::uint64_t first_index;   // of the first indexed record; 0 if the frame has none
+  std::uint64_t send_time_ns;  // CLOCK_MONOTONIC of the sender
 };
 static_assert(sizeof(FrameHeader) == 32 && alignof(FrameHeader) == 8);
 
@@ -56,7 +59,9 @@ enum class RecordType : std::uint8_t {
   kSetDetail = 66,
   kRefuse = 67,
 };
-[[nodiscard]] constexpr bool is_indexed(std::uint8_t type) noexcept { return type >= 16 && type < 64; }
+[[nodiscard]] constexpr bool is_indexed(std::uint8_t type) noexcept {
+  return type >= 16 && type < 64;
+}
 
 /// Starts every record. Length counts 8-byte words, this header included (1..255).
 struct RecordHeader {
@@ -64,7 +69,8 @@ struct RecordHeader {
   std::uint8_t words;
 };
 
-// ---- capability bits (Hello and Welcome) ---------------------------------------------------------
+// ---- capability bits (Hello and Welcome)
+// ---------------------------------------------------------
 inline constexpr std::uint64_t kCapabilityNetworkPhases = 1u << 0;
 inline constexpr std::uint64_t kCapabilityChannelDetail = 1u << 1;
 inline constexpr std::uint64_t kCapabilitySetDetail = 1u << 2;
@@ -76,15 +82,16 @@ struct Hello {
   std::uint16_t interface_version;  // 1..7: which ncclProfiler_vN NCCL took
   std::uint32_t nccl_version;       // ncclGetVersion's number (22809 = 2.28.9), 0 = unknown
   std::uint64_t capabilities;
-  std::uint64_t session_id;         // random, one per load of the plugin in a process (not 0)
-  std::uint64_t next_index;         // next record index to be sent first time; all below acknowledged_index + 1 are done
-  std::uint64_t acknowledged_index; // highest index some agent has acknowledged
-  std::uint64_t agent_instance;     // whose acknowledgement that was, 0 = none yet
-  std::uint64_t start_time_ns;      // CLOCK_MONOTONIC at the first init
-  std::int64_t realtime_offset_ns;  // CLOCK_REALTIME - CLOCK_MONOTONIC now
-  std::uint32_t pid;                // as the process sees itself (its pid namespace)
+  std::uint64_t session_id;          // random, one per load of the plugin in a process (not 0)
+  std::uint64_t next_index;          // next record index to be sent first time; all below
+                                     // acknowledged_index + 1 are done
+  std::uint64_t acknowledged_index;  // highest index some agent has acknowledged
+  std::uint64_t agent_instance;      // whose acknowledgement that was, 0 = none yet
+  std::uint64_t start_time_ns;       // CLOCK_MONOTONIC at the first init
+  std::int64_t realtime_offset_ns;   // CLOCK_REALTIME - CLOCK_MONOTONIC now
+  std::uint32_t pid;                 // as the process sees itself (its pid namespace)
   std::uint32_t uid;
-  std::uint32_t string_bytes;       // length of the strings that follow, padding excluded
+  std::uint32_t string_bytes;  // length of the strings that follow, padding excluded
   std::uint32_t reserved;
 };
 static_assert(sizeof(Hello) == 80);
@@ -127,11 +134,12 @@ enum class StringKey : std::uint16_t {
   kNodeName = 46,      // NCCLSCOPE_NODE_NAME
   // communicator
   kCommunicatorName = 64,
-  kGpuPciBusId = 65,   // "0000:3b:00.0", lower case
-  kGpuUuid = 66,       // "GPU-..." as dcgm-exporter writes it
+  kGpuPciBusId = 65,  // "0000:3b:00.0", lower case
+  kGpuUuid = 66,      // "GPU-..." as dcgm-exporter writes it
 };
 
-inline constexpr std::uint16_t kCommHashKnown = 1u << 0;   // else `hash` is 0 and the communicator is known by its session only
+inline constexpr std::uint16_t kCommHashKnown =
+    1u << 0;  // else `hash` is 0 and the communicator is known by its session only
 inline constexpr std::uint16_t kCommRanksKnown = 1u << 1;  // nranks and nnodes
 inline constexpr std::uint16_t kCommRankKnown = 1u << 2;
 inline constexpr std::uint16_t kCommParentShared = 1u << 3;  // reserved
@@ -142,7 +150,7 @@ struct CommunicatorInit {
   std::uint16_t communicator;  // id used by this session's records
   std::uint16_t flags;         // kComm...Known
   std::uint16_t reserved;
-  std::uint64_t hash;          // NCCL's commHash / commId
+  std::uint64_t hash;  // NCCL's commHash / commId
   std::uint32_t nranks;
   std::uint32_t nnodes;
   std::int32_t rank;           // in this communicator
@@ -157,33 +165,36 @@ static_assert(sizeof(CommunicatorInit) == 48);
 struct Progress {
   RecordHeader header;
   std::uint16_t communicator;
-  std::uint16_t flags;               // kProgress...
+  std::uint16_t flags;  // kProgress...
   std::uint16_t reserved;
-  std::uint64_t time_ns;             // CLOCK_MONOTONIC of this sample
-  std::uint64_t collectives_enqueued;   // number of collectives called
-  std::uint64_t collectives_started;    // of which the GPU started (or completed)
+  std::uint64_t time_ns;               // CLOCK_MONOTONIC of this sample
+  std::uint64_t collectives_enqueued;  // number of collectives called
+  std::uint64_t collectives_started;   // of which the GPU started (or completed)
   std::uint64_t collectives_completed;
   std::uint64_t p2p_enqueued;
   std::uint64_t p2p_started;
   std::uint64_t p2p_completed;
-  std::uint64_t seen;                // operations that came to the plugin, all kinds
-  std::uint64_t recorded;            // operation records written
-  std::uint64_t dropped;             // operations that no record will tell of
-  std::uint64_t oldest_index;        // index of the oldest operation that has not completed, ~0 = none
-  std::uint64_t oldest_time_ns;      // its API call, CLOCK_MONOTONIC
-  std::uint64_t oldest_signature;    // 48 bits: operation, size, datatype, root; 0 = none
+  std::uint64_t seen;            // operations that came to the plugin, all kinds
+  std::uint64_t recorded;        // operation records written
+  std::uint64_t dropped;         // operations that no record will tell of
+  std::uint64_t oldest_index;    // index of the oldest operation that has not completed, ~0 = none
+  std::uint64_t oldest_time_ns;  // its API call, CLOCK_MONOTONIC
+  std::uint64_t oldest_signature;  // 48 bits: operation, size, datatype, root; 0 = none
 };
 static_assert(sizeof(Progress) == 112);
-inline constexpr std::uint16_t kProgressOldestStarted = 1u << 0;    // the GPU started the oldest operation
-inline constexpr std::uint16_t kProgressOldestOnNetwork = 1u << 1;  // its proxy operations are in progress
+inline constexpr std::uint16_t kProgressOldestStarted =
+    1u << 0;  // the GPU started the oldest operation
+inline constexpr std::uint16_t kProgressOldestOnNetwork =
+    1u << 1;  // its proxy operations are in progress
 inline constexpr std::uint16_t kProgressOldestIsP2p = 1u << 2;
-inline constexpr std::uint16_t kProgressTimesUntrusted = 1u << 3;   // GPU times of this communicator are no longer trusted
+inline constexpr std::uint16_t kProgressTimesUntrusted =
+    1u << 3;  // GPU times of this communicator are no longer trusted
 inline constexpr std::uint16_t kProgressFinalized = 1u << 4;
 
 /// Why an operation has no record. Order is the order in Books::dropped.
 enum class DropReason : std::uint8_t {
   kNoOperationSlot = 0,    // too many operations in flight
-  kNoCommunicator = 1,     // too many communicators
+  kCommunicatorTable = 1,  // too many communicators
   kRingBusy = 2,           // a stalled writer held the slot
   kOverwritten = 3,        // ring full: the oldest unacknowledged record gave way
   kAbandoned = 4,          // its communicator went away while a callback held it
@@ -193,45 +204,49 @@ inline constexpr std::size_t kDropReasonCount = 8;
 
 /// Why an operation has no GPU time. Order is the order in Books::untimed.
 enum class UntimedReason : std::uint8_t {
-  kNone = 0,             // it has GPU time
-  kNotCarried = 1,       // the interface or the mask gives no GPU time
-  kApiOnly = 2,          // only the API call was reported (symmetric kernel, hidden Broadcast, ...)
+  kNone = 0,        // it has GPU time
+  kNotCarried = 1,  // the interface or the mask gives no GPU time
+  kApiOnly = 2,     // only the API call was reported (symmetric kernel, hidden Broadcast, ...)
   kCopyEngine = 3,
-  kCounterDrift = 4,     // stamps of other work (self send, grouped Broadcasts)
-  kTimingRejected = 5,   // stop <= start, or overlaps earlier work of the channel
-  kLost = 6,             // channel reports are missing
-  kUnfinished = 7,       // closed by finalize, abort or exit before it completed
-  kSelf = 8,             // send or receive to itself: no kernel report exists
+  kCounterDrift = 4,    // stamps of other work (self send, grouped Broadcasts)
+  kTimingRejected = 5,  // stop <= start, or overlaps earlier work of the channel
+  kLost = 6,            // channel reports are missing
+  kUnfinished = 7,      // closed by finalize, abort or exit before it completed
+  kSelf = 8,            // send or receive to itself: no kernel report exists
 };
 inline constexpr std::size_t kUntimedReasonCount = 16;
 
 /// The plugin's books. All counters absolute since the session began.
-/// seen = recorded + dropped[..without overwritten] + open;  recorded = acknowledged + pending + overwritten
+/// seen = recorded + dropped[..without overwritten] + open;  recorded = acknowledged + pending +
+/// overwritten
 struct Books {
   RecordHeader header;
   std::uint16_t flags;
-  std::uint32_t mask;                // activation mask in force
-  std::uint64_t time_ns;             // CLOCK_MONOTONIC
+  std::uint32_t mask;     // activation mask in force
+  std::uint64_t time_ns;  // CLOCK_MONOTONIC
   std::int64_t realtime_offset_ns;
-  std::uint64_t seen;                // operations
-  std::uint64_t recorded;            // operation records written to the ring
-  std::uint64_t open;                // operations in flight
-  std::uint64_t records_written;     // all indexed records (operations, phases, detail, finalize) = highest index
-  std::uint64_t records_overwritten; // of those, lost in the ring before they were acknowledged
-  std::uint64_t dropped[kDropReasonCount];  // operations, by DropReason; [kOverwritten] counts operation records only
+  std::uint64_t seen;             // operations
+  std::uint64_t recorded;         // operation records written to the ring
+  std::uint64_t open;             // operations in flight
+  std::uint64_t records_written;  // all indexed records (operations, phases, detail, finalize) =
+                                  // highest index
+  std::uint64_t records_overwritten;  // of those, lost in the ring before they were acknowledged
+  std::uint64_t dropped[kDropReasonCount];  // operations, by DropReason; [kOverwritten] counts
+                                            // operation records only
   std::uint64_t untimed[kUntimedReasonCount];
-  std::uint64_t events[16];          // callbacks by event type bit 0..15 (start calls)
-  std::uint64_t stops_unmatched;     // stop or record of a handle that is not alive
-  std::uint64_t children_dropped;    // kernel-channel, proxy and step events without a slot
-  std::uint64_t callback_ns;         // estimated own time on NCCL's and the application's threads
-  std::uint64_t callbacks;           // calls into the plugin
-  std::uint64_t sender_cpu_ns;       // CPU time of the sender thread
+  std::uint64_t events[16];        // callbacks by event type bit 0..15 (start calls)
+  std::uint64_t stops_unmatched;   // stop or record of a handle that is not alive
+  std::uint64_t children_dropped;  // kernel-channel, proxy and step events without a slot
+  std::uint64_t callback_ns;       // estimated own time on NCCL's and the application's threads
+  std::uint64_t callbacks;         // calls into the plugin
+  std::uint64_t sender_cpu_ns;     // CPU time of the sender thread
   std::uint64_t frames_sent;
   std::uint64_t connects;
-  std::uint8_t detail;               // DetailLevel in force
-  std::uint8_t governor;             // 0 = nothing lowered, 1 = network off, 2 = kernel slices, 3 = counters only
+  std::uint8_t detail;  // DetailLevel in force
+  std::uint8_t
+      governor;  // 0 = nothing lowered, 1 = network off, 2 = kernel slices, 3 = counters only
   std::uint16_t reserved;
-  std::uint32_t communicators;       // alive
+  std::uint32_t communicators;  // alive
 };
 static_assert(sizeof(Books) == 64 + 8 * (kDropReasonCount + kUntimedReasonCount + 16 + 7) + 8);
 
@@ -239,7 +254,7 @@ static_assert(sizeof(Books) == 64 + 8 * (kDropReasonCount + kUntimedReasonCount 
 struct Neighbours {
   RecordHeader header;
   std::uint16_t communicator;
-  std::uint16_t count;       // peers that follow: {i32 peer, u8 is_send, u8 channel_count, u16 0}
+  std::uint16_t count;  // peers that follow: {i32 peer, u8 is_send, u8 channel_count, u16 0}
   std::uint16_t reserved;
 };
 static_assert(sizeof(Neighbours) == 8);
@@ -263,55 +278,69 @@ static_assert(sizeof(Goodbye) == 8);
 enum class TimingSource : std::uint8_t { kNone = 0, kGpu = 1, kHostCallback = 2 };
 
 namespace operation_flags {
-inline constexpr std::uint16_t kTimingMask = 0x3;          // TimingSource
-inline constexpr std::uint16_t kComplete = 1u << 2;        // all channel reports came (where they exist), or none were to come
-inline constexpr std::uint16_t kGraph = 1u << 3;           // CUDA graph replay
-inline constexpr std::uint16_t kApiSeen = 1u << 4;         // api_time_ns is the API call, else the task's start
-inline constexpr std::uint16_t kTaskSeen = 1u << 5;        // a Coll/P2p event came (algorithm, protocol, channels valid)
+inline constexpr std::uint16_t kTimingMask = 0x3;  // TimingSource
+inline constexpr std::uint16_t kComplete =
+    1u << 2;  // all channel reports came (where they exist), or none were to come
+inline constexpr std::uint16_t kGraph = 1u << 3;  // CUDA graph replay
+inline constexpr std::uint16_t kApiSeen =
+    1u << 4;  // api_time_ns is the API call, else the task's start
+inline constexpr std::uint16_t kTaskSeen =
+    1u << 5;  // a Coll/P2p event came (algorithm, protocol, channels valid)
 inline constexpr std::uint16_t kCopyEngine = 1u << 6;
-inline constexpr std::uint16_t kWarmup = 1u << 7;          // among the first operations of its communicator (3 collectives or 3 p2p)
-inline constexpr std::uint16_t kChannelsUnknown = 1u << 8; // `channels` is an upper bound or unknown (old interfaces, CollNet)
+inline constexpr std::uint16_t kWarmup =
+    1u << 7;  // among the first operations of its communicator (3 collectives or 3 p2p)
+inline constexpr std::uint16_t kChannelsUnknown =
+    1u << 8;  // `channels` is an upper bound or unknown (old interfaces, CollNet)
 inline constexpr std::uint16_t kSequenceKnown = 1u << 9;
 inline constexpr std::uint16_t kSymmetric = 1u << 10;
-inline constexpr std::uint16_t kTypeFromApi = 1u << 11;    // datatype is the caller's; count is in elements of it
-inline constexpr std::uint16_t kBytesAmbiguous = 1u << 12; // datatype code is ambiguous (interface v1: Float64 may be 8-bit)
+inline constexpr std::uint16_t kTypeFromApi =
+    1u << 11;  // datatype is the caller's; count is in elements of it
+inline constexpr std::uint16_t kBytesAmbiguous =
+    1u << 12;  // datatype code is ambiguous (interface v1: Float64 may be 8-bit)
 }  // namespace operation_flags
 
 /// One operation of one rank. 56 bytes. Indexed.
 struct Operation {
   RecordHeader header;
   std::uint16_t communicator;
-  std::uint8_t function;             // model::Function
-  std::uint8_t datatype;             // model::DataType
-  std::uint8_t algorithm_protocol;   // low nibble model::Algorithm, high nibble model::Protocol
-  std::uint8_t untimed_reason;       // UntimedReason
-  std::uint8_t channels;             // promised by NCCL
-  std::uint8_t channels_seen;        // that reported start and stop
-  std::uint16_t flags;               // operation_flags
-  std::int32_t root_or_peer;         // root (rooted collectives), peer (p2p), else -1
-  std::uint32_t index;               // low 32 bits of the communicator's operation index (0-based; p2p counted apart)
-  std::uint32_t sequence;            // low 32 bits of NCCL's sequence number
-  std::uint64_t count_plan;          // bits 0..47 count in elements, 48..63 plan (group) id, 0 = none
-  std::uint64_t api_time_ns;         // CLOCK_MONOTONIC
-  std::uint64_t gpu_start_ns;        // GPU clock (timing kGpu) or CLOCK_MONOTONIC (kHostCallback), 0 = none
-  std::uint64_t duration_enqueue;    // bits 0..43 duration in ns, 44..63 enqueue - api in microseconds (saturating)
+  std::uint8_t function;            // model::Function
+  std::uint8_t datatype;            // model::DataType
+  std::uint8_t algorithm_protocol;  // low nibble model::Algorithm, high nibble model::Protocol
+  std::uint8_t untimed_reason;      // UntimedReason
+  std::uint8_t channels;            // promised by NCCL
+  std::uint8_t channels_seen;       // that reported start and stop
+  std::uint16_t flags;              // operation_flags
+  std::int32_t root_or_peer;        // root (rooted collectives), peer (p2p), else -1
+  std::uint32_t
+      index;  // low 32 bits of the communicator's operation index (0-based; p2p counted apart)
+  std::uint32_t sequence;     // low 32 bits of NCCL's sequence number
+  std::uint64_t count_plan;   // bits 0..47 count in elements, 48..63 plan (group) id, 0 = none
+  std::uint64_t api_time_ns;  // CLOCK_MONOTONIC
+  std::uint64_t
+      gpu_start_ns;  // GPU clock (timing kGpu) or CLOCK_MONOTONIC (kHostCallback), 0 = none
+  std::uint64_t duration_enqueue;  // bits 0..43 duration in ns, 44..63 enqueue - api in
+                                   // microseconds (saturating)
 };
 static_assert(sizeof(Operation) == 56 && alignof(Operation) == 8);
 
 inline constexpr std::uint64_t kMaxCount = (std::uint64_t{1} << 48) - 1;
-inline constexpr std::uint64_t kMaxDurationNs = (std::uint64_t{1} << 44) - 1;  // 4.8 hours, saturating
-inline constexpr std::uint64_t kMaxEnqueueUs = (std::uint64_t{1} << 20) - 1;   // 1.05 s, saturating
+inline constexpr std::uint64_t kMaxDurationNs =
+    (std::uint64_t{1} << 44) - 1;  // 4.8 hours, saturating
+inline constexpr std::uint64_t kMaxEnqueueUs = (std::uint64_t{1} << 20) - 1;  // 1.05 s, saturating
 
-[[nodiscard]] constexpr std::uint64_t pack_count_plan(std::uint64_t count, std::uint16_t plan) noexcept {
+[[nodiscard]] constexpr std::uint64_t pack_count_plan(std::uint64_t count,
+                                                      std::uint16_t plan) noexcept {
   return (count > kMaxCount ? kMaxCount : count) | (std::uint64_t{plan} << 48);
 }
-[[nodiscard]] constexpr std::uint64_t pack_duration_enqueue(std::uint64_t duration_ns,
-                                                            std::uint64_t enqueue_delay_us) noexcept {
+[[nodiscard]] constexpr std::uint64_t pack_duration_enqueue(
+    std::uint64_t duration_ns, std::uint64_t enqueue_delay_us) noexcept {
   const std::uint64_t d = duration_ns > kMaxDurationNs ? kMaxDurationNs : duration_ns;
   const std::uint64_t e = enqueue_delay_us > kMaxEnqueueUs ? kMaxEnqueueUs : enqueue_delay_us;
   return d | (e << 44);
 }
-[[nodiscard]] constexpr std::uint64_t count_of(const Operation& o) noexcept { return o.count_plan & kMaxCount; }
+[[nodiscard]] constexpr std::uint64_t count_of(const Operation& o) noexcept {
+  return o.count_plan & kMaxCount;
+}
 [[nodiscard]] constexpr std::uint16_t plan_of(const Operation& o) noexcept {
   return static_cast<std::uint16_t>(o.count_plan >> 48);
 }
@@ -325,20 +354,20 @@ inline constexpr std::uint64_t kMaxEnqueueUs = (std::uint64_t{1} << 20) - 1;   /
   return static_cast<TimingSource>(o.flags & operation_flags::kTimingMask);
 }
 
-/// Network phases of one direction of one operation (sums over its channels and steps). 56 bytes. Indexed.
-/// send: phase[0] gpu_wait (8->20), [1] peer_wait (20->9), [2] wire (9->stop)
-/// receive: phase[0] data_wait (10->11), [1] flush (11->12), [2] gpu_wait (12->stop)
+/// Network phases of one direction of one operation (sums over its channels and steps). 56 bytes.
+/// Indexed. send: phase[0] gpu_wait (8->20), [1] peer_wait (20->9), [2] wire (9->stop) receive:
+/// phase[0] data_wait (10->11), [1] flush (11->12), [2] gpu_wait (12->stop)
 struct NetworkPhases {
   RecordHeader header;
-  std::uint16_t communicator;     // kNoCommunicator: done for another process (PXN)
-  std::uint32_t index;            // operation index, as in Operation
+  std::uint16_t communicator;  // kNoCommunicator: done for another process (PXN)
+  std::uint32_t index;         // operation index, as in Operation
   std::uint8_t is_send;
   std::uint8_t is_p2p;
-  std::uint16_t channels;         // proxy operations summed
-  std::int32_t peer;              // of the first channel
+  std::uint16_t channels;  // proxy operations summed
+  std::int32_t peer;       // of the first channel
   std::uint64_t bytes;
   std::uint32_t steps;
-  std::uint32_t steps_incomplete; // started again or never stopped
+  std::uint32_t steps_incomplete;  // started again or never stopped
   std::uint64_t phase_ns[3];
 };
 static_assert(sizeof(NetworkPhases) == 56);
@@ -350,12 +379,12 @@ struct ChannelDetail {
   std::uint32_t index;
   std::uint8_t channel;
   std::uint8_t is_p2p;
-  std::uint8_t flags;             // bit 0: rejected
+  std::uint8_t flags;  // bit 0: rejected
   std::uint8_t function;
   std::uint32_t reserved;
   std::uint64_t gpu_start_ns;
   std::uint64_t gpu_stop_ns;
-  std::uint64_t host_start_ns;    // CLOCK_MONOTONIC of the callbacks
+  std::uint64_t host_start_ns;  // CLOCK_MONOTONIC of the callbacks
   std::uint64_t host_stop_ns;
   std::uint64_t reserved2;
 };
@@ -365,7 +394,7 @@ static_assert(sizeof(ChannelDetail) == 56);
 struct CommunicatorFinalize {
   RecordHeader header;
   std::uint16_t communicator;
-  std::uint32_t unfinished;        // operations closed by the finalize
+  std::uint32_t unfinished;  // operations closed by the finalize
   std::uint64_t time_ns;
   std::uint64_t collectives_enqueued;
   std::uint64_t collectives_completed;
@@ -380,8 +409,8 @@ struct Welcome {
   RecordHeader header;
   std::uint16_t reserved;
   std::uint32_t reserved2;
-  std::uint64_t agent_instance;   // random per agent start, not 0
-  std::uint64_t highest_index;    // of this session's records this agent instance holds, 0 = none
+  std::uint64_t agent_instance;  // random per agent start, not 0
+  std::uint64_t highest_index;   // of this session's records this agent instance holds, 0 = none
   std::uint64_t capabilities;
 };
 static_assert(sizeof(Welcome) == 32);
@@ -390,26 +419,31 @@ struct Ack {
   RecordHeader header;
   std::uint16_t reserved;
   std::uint32_t reserved2;
-  std::uint64_t index;            // all records up to this one are counted
+  std::uint64_t index;  // all records up to this one are counted
 };
 static_assert(sizeof(Ack) == 16);
 
 enum class DetailLevel : std::uint8_t { kNormal = 0, kLow = 1, kFull = 2 };
 struct SetDetail {
   RecordHeader header;
-  std::uint8_t level;             // DetailLevel
-  std::uint8_t network;           // 1: network phases of every operation
-  std::uint32_t duration_ms;      // then back to normal; 0 = until told otherwise
+  std::uint8_t level;         // DetailLevel
+  std::uint8_t network;       // 1: network phases of every operation
+  std::uint32_t duration_ms;  // then back to normal; 0 = until told otherwise
 };
 static_assert(sizeof(SetDetail) == 8);
 
 enum class RefuseReason : std::uint16_t {
-  kOther = 0, kVersion = 1, kMalformed = 2, kNoHello = 3, kQuota = 4, kShutdown = 5,
+  kOther = 0,
+  kVersion = 1,
+  kMalformed = 2,
+  kNoHello = 3,
+  kQuota = 4,
+  kShutdown = 5,
 };
 struct Refuse {
   RecordHeader header;
-  std::uint16_t reason;           // RefuseReason
-  std::uint8_t major;             // the agent's major version
+  std::uint16_t reason;  // RefuseReason
+  std::uint8_t major;    // the agent's major version
   std::uint8_t reserved[3];
 };
 static_assert(sizeof(Refuse) == 8);

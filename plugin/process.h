@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The plugin's state in one process: settings, lanes, communicators, the activation mask. One
+// static object that is never destroyed, because callbacks may come after finalize, after dlclose
+// and during exit.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "plugin/settings.h"
+#include "plugin/tables.h"
+#include "proto/nccl/profiler_common.h"
+
+namespace ncclscope::plugin {
+
+/// Operations of one block share their sampling; a block's number decides, so all ranks sample the
+/// same operations.
+inline constexpr std::uint64_t kBlockOperations = 16;
+
+struct Process {
+  std::atomic<bool> active{false};  // set up and not switched off (NCCLSCOPE_DISABLE, fork child)
+  std::atomic<bool> forked{false};  // this is a child that must set itself up anew
+  std::uint8_t salt = 0;            // in every token of this process
+  std::int32_t pid = 0;
+  std::uint32_t nccl_version = 0;  // 0 = unknown
+  std::uint8_t interface_version = 0;
+  Settings settings;
+  std::array<Claim, kMaxClaims> claims{};
+  std::size_t claim_count = 0;
+  std::uint64_t start_time_ns = 0;
+
+  // The mask. NCCL's int is written by us only; it stays mapped as long as NCCL does.
+  std::atomic<int*> nccl_mask{nullptr};
+  std::atomic<std::uint32_t> mask{0};       // in force
+  std::atomic<std::uint32_t> base_mask{0};  // without what sampling switches
+  std::atomic<std::int32_t> network_blocks{
+      0};  // communicators whose next operation is in a sampled block
+  std::atomic<std::int32_t> kernel_blocks{0};
+  std::atomic<bool> kernel_sliced{false};  // KernelCh only in sampled blocks
+  std::atomic<bool> network_always{false};
+  std::atomic<bool> network_off{false};        // governor
+  std::atomic<std::uint32_t> kernel_slice{1};  // one block in so many has KernelCh
+  std::atomic<wire::DetailLevel> detail{wire::DetailLevel::kNormal};
+  std::atomic<std::uint8_t> governor{0};
+
+  std::atomic<std::uint32_t> lane_count{0};
+  std::atomic<Lane*> lanes[kMaxLanes]{};
+  std::atomic<Communicator*> communicators[kMaxCommunicators]{};
+  std::uint16_t next_wire_id = 1;  // under the init lock
+
+  pthread_mutex_t init_lock =
+      PTHREAD_MUTEX_INITIALIZER;  // init and finalize bookkeeping only, never on the hot path
+  bool sender_started = false;
+};
+
+/// The one instance.
+[[nodiscard]] Process& process() noexcept;
+
+/// Recomputes the mask and writes it to NCCL. Lock-free; any thread.
+void apply_mask(Process& p) noexcept;
+
+/// The mask without sampling for an interface version and a release (0 = unknown): what is safe and
+/// useful there.
+struct MaskChoice {
+  std::uint32_t mask;
+  std::uint32_t kernel_slice;  // 1 = always, N = one block in N
+};
+[[nodiscard]] MaskChoice default_mask(std::uint8_t interface_version,
+                                      std::uint32_t nccl_version) noexcept;
+
+/// True where a send to itself leaves NCCL's work counters behind the GPU's (2.31 counts on its
+/// own).
+[[nodiscard]] constexpr bool counters_drift(std::uint32_t nccl_version,
+                                            std::uint8_t interface_version) noexcept {
+  return nccl_version == 0 ? interface_version < 7 : nccl_version < 23100;
+}
+/// True where grouped Broadcasts may run as one kernel that NCCL's counters do not know.
+[[nodiscard]] constexpr bool broadcasts_hidden(std::uint32_t nccl_version,
+                                               std::uint8_t interface_version) noexcept {
+  return nccl_version == 0 ? interface_version >= 5 : nccl_version >= 22900;
+}
+
+/// True when operation `index` of a communicator lies in a sampled block.
+[[nodiscard]] constexpr bool in_block(std::uint64_t index, std::uint32_t one_in) noexcept {
+  return one_in != 0 && (index / kBlockOperations) % one_in == 0;
+}
+
+}  // namespace ncclscope::plugin
