@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rows of the catalogue, and docs/metrics.md written from them.
+#include "agent/export/catalogue.h"
+
+#include "agent/aggregate/snapshot.h"
+
+namespace ncclscope::agent {
+namespace {
+
+template <typename... Names>
+consteval LabelNames job_labels(Names... names) {
+  static_assert(sizeof...(names) + 2 <= kMaxLabels);
+  return LabelNames{{"cluster", "job_id", names...}, 2 + sizeof...(names)};
+}
+template <typename... Names>
+consteval LabelNames labels(Names... names) {
+  static_assert(sizeof...(names) <= kMaxLabels);
+  return LabelNames{{names...}, sizeof...(names)};
+}
+
+constexpr auto kCounter = MetricType::kCounter;
+constexpr auto kGauge = MetricType::kGauge;
+constexpr auto kHistogram = MetricType::kHistogram;
+using G = MetricGroup;
+using M = Metric;
+
+constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
+    // ---- who ------------------------------------------------------------------------------------
+    {M::kJobInfo, G::kIdentity, "ncclscope_job_info", kGauge, "",
+     job_labels("user", "partition", "account", "job_name", "array_task", "run", "namespace", "pod",
+                "identity_source"),
+     "Always 1. Who the job is; identity_source tells whether the kernel proved it (cgroup) or it "
+     "was only claimed.",
+     "0.1"},
+    {M::kCommunicatorInfo, G::kIdentity, "ncclscope_communicator_info", kGauge, "",
+     job_labels("comm", "comm_name", "nranks", "nnodes", "dimension", "local_ranks"),
+     "Always 1. A communicator that has ranks on this node; nranks, nnodes and dimension are empty "
+     "where unknown.",
+     "0.1"},
+    {M::kRankInfo, G::kIdentity, "ncclscope_rank_info", kGauge, "",
+     job_labels("comm", "rank", "global_rank", "local_rank", "node", "gpu", "gpu_uuid",
+                "pci_bus_id", "pid"),
+     "Always 1. Where a rank of a communicator runs; gpu is the index on the node in PCI bus "
+     "order.",
+     "0.1"},
+    {M::kRankState, G::kIdentity, "ncclscope_rank_state", kGauge, "",
+     job_labels("comm", "rank", "state"),
+     "Always 1. State of a rank of a communicator: running, finalized (in good order) or vanished.",
+     "0.1"},
+    // ---- collectives ----------------------------------------------------------------------------
+    {M::kCollectiveOperations, G::kCollective, "ncclscope_collective_operations_total", kCounter,
+     "", job_labels("comm", "collective", "size", "algorithm", "protocol", "timing"),
+     "Collectives that ended, summed over local ranks. timing tells where their duration came "
+     "from: gpu, host_callback "
+     "or none.",
+     "0.1"},
+    {M::kCollectiveBytes, G::kCollective, "ncclscope_collective_bytes_total", kCounter, "bytes",
+     job_labels("comm", "collective", "size", "algorithm", "protocol", "timing"),
+     "Message bytes of the collectives that ended (size as nccl-tests counts it), summed over "
+     "local ranks.",
+     "0.1"},
+    {M::kCollectiveBusBytes, G::kCollective, "ncclscope_collective_bus_bytes_total", kCounter,
+     "bytes", job_labels("comm", "collective", "size", "algorithm", "protocol"),
+     "Bus bytes (message bytes times the nccl-tests factor) of exactly the collectives in "
+     "ncclscope_collective_busy_seconds_total: the ratio of both rates is the bus bandwidth.",
+     "0.1"},
+    {M::kCollectiveBusySeconds, G::kCollective, "ncclscope_collective_busy_seconds_total", kCounter,
+     "seconds", job_labels("comm", "collective", "size", "algorithm", "protocol"),
+     "Duration of collectives with a GPU time, summed over local ranks.", "0.1"},
+    {M::kCollectiveDuration, G::kCollective, "ncclscope_collective_duration_seconds", kHistogram,
+     "seconds", job_labels("collective", "size"),
+     "Duration of collectives with a GPU time, every local rank counted.", "0.1"},
+    // ---- point to point -------------------------------------------------------------------------
+    {M::kP2pOperations, G::kPointToPoint, "ncclscope_p2p_operations_total", kCounter, "",
+     job_labels("comm", "operation", "size", "algorithm", "protocol", "timing"),
+     "Sends and receives that ended, summed over local ranks. timing as for collectives.", "0.1"},
+    {M::kP2pBytes, G::kPointToPoint, "ncclscope_p2p_bytes_total", kCounter, "bytes",
+     job_labels("comm", "operation", "size", "algorithm", "protocol", "timing"),
+     "Message bytes of the sends and receives that ended, summed over local ranks.", "0.1"},
+    {M::kP2pBusBytes, G::kPointToPoint, "ncclscope_p2p_bus_bytes_total", kCounter, "bytes",
+     job_labels("comm", "operation", "size", "algorithm", "protocol"),
+     "Bus bytes of exactly the sends and receives in ncclscope_p2p_busy_seconds_total.", "0.1"},
+    {M::kP2pBusySeconds, G::kPointToPoint, "ncclscope_p2p_busy_seconds_total", kCounter, "seconds",
+     job_labels("comm", "operation", "size", "algorithm", "protocol"),
+     "Duration of sends and receives with a GPU time, summed over local ranks; each takes its "
+     "share of its batch.",
+     "0.1"},
+    {M::kP2pDuration, G::kPointToPoint, "ncclscope_p2p_duration_seconds", kHistogram, "seconds",
+     job_labels("operation", "size"),
+     "Duration of sends and receives with a GPU time, every local rank counted.", "0.1"},
+    // ---- ranks ----------------------------------------------------------------------------------
+    {M::kRankCollectiveSeconds, G::kRank, "ncclscope_rank_collective_seconds_total", kCounter,
+     "seconds", job_labels("comm", "rank", "gpu", "collective"),
+     "Time a rank spent in collectives, waiting for late ranks included. GPU-timed ones only; a "
+     "communicator's first "
+     "operations and fused batches are left out.",
+     "0.1"},
+    {M::kRankCollectiveOperations, G::kRank, "ncclscope_rank_collective_operations_total", kCounter,
+     "", job_labels("comm", "rank", "gpu", "collective"),
+     "Number of exactly the collectives in ncclscope_rank_collective_seconds_total.", "0.1"},
+    {M::kRankCollectiveBusBytes, G::kRank, "ncclscope_rank_collective_bus_bytes_total", kCounter,
+     "bytes", job_labels("comm", "rank", "gpu", "collective"),
+     "Bus bytes of exactly the collectives in ncclscope_rank_collective_seconds_total.", "0.1"},
+    {M::kRankP2pSeconds, G::kRank, "ncclscope_rank_p2p_seconds_total", kCounter, "seconds",
+     job_labels("comm", "rank", "gpu", "operation"),
+     "Time a rank spent in sends and receives, waiting included; each takes its share of its "
+     "batch.",
+     "0.1"},
+    {M::kRankP2pOperations, G::kRank, "ncclscope_rank_p2p_operations_total", kCounter, "",
+     job_labels("comm", "rank", "gpu", "operation"),
+     "Number of exactly the sends and receives in ncclscope_rank_p2p_seconds_total.", "0.1"},
+    {M::kRankP2pBusBytes, G::kRank, "ncclscope_rank_p2p_bus_bytes_total", kCounter, "bytes",
+     job_labels("comm", "rank", "gpu", "operation"),
+     "Bus bytes of exactly the sends and receives in ncclscope_rank_p2p_seconds_total.", "0.1"},
+    {M::kRankQueueSeconds, G::kRank, "ncclscope_rank_queue_seconds_total", kCounter, "seconds",
+     job_labels("comm", "rank", "gpu"),
+     "Time between enqueue and GPU start, summed over operations: near 0 when the host is late, "
+     "large when the GPU "
+     "was still computing.",
+     "0.1"},
+    // ---- progress -------------------------------------------------------------------------------
+    {M::kCommunicatorOperations, G::kProgress, "ncclscope_communicator_operations_total", kCounter,
+     "", job_labels("comm", "rank", "gpu", "stage"),
+     "Collectives of a communicator that were enqueued, started on the GPU and completed, since "
+     "the communicator's "
+     "init as the plugin counts them: equal numbers mean the same operation on every rank.",
+     "0.1"},
+    {M::kCommunicatorInflight, G::kProgress, "ncclscope_communicator_inflight_seconds", kGauge,
+     "seconds", job_labels("comm", "rank", "gpu"),
+     "Age of the oldest operation that has not completed, 0 if there is none.", "0.1"},
+    {M::kCommunicatorOldestSignature, G::kProgress, "ncclscope_communicator_oldest_signature",
+     kGauge, "", job_labels("comm", "rank"),
+     "48-bit hash of operation, size, datatype and root of the oldest unfinished collective, 0 if "
+     "there is none. "
+     "Compare only ranks with the same number of completed collectives.",
+     "0.1"},
+    // ---- network --------------------------------------------------------------------------------
+    {M::kNetworkPhaseSeconds, G::kNetwork, "ncclscope_network_phase_seconds_total", kCounter,
+     "seconds", job_labels("gpu", "direction", "phase"),
+     "Time the network proxy spent by phase, over sampled operations. send: gpu_wait, peer_wait, "
+     "wire. receive: "
+     "data_wait, flush, gpu_wait.",
+     "0.1"},
+    {M::kNetworkBytes, G::kNetwork, "ncclscope_network_bytes_total", kCounter, "bytes",
+     job_labels("gpu", "direction"),
+     "Bytes of exactly the operations in ncclscope_network_phase_seconds_total.", "0.1"},
+    {M::kNetworkOperations, G::kNetwork, "ncclscope_network_operations_total", kCounter, "",
+     job_labels("gpu", "direction"),
+     "Number of operations in ncclscope_network_phase_seconds_total.", "0.1"},
+    // ---- what could not be seen -----------------------------------------------------------------
+    {M::kOperationsUnobserved, G::kTelemetry, "ncclscope_operations_unobserved_total", kCounter, "",
+     job_labels("reason"),
+     "Operations that enter no bandwidth because their GPU time is unknown, by reason; "
+     "lost_in_transit counts records "
+     "that never reached the agent.",
+     "0.1"},
+    {M::kTelemetryCoverage, G::kTelemetry, "ncclscope_telemetry_coverage_ratio", kGauge, "ratio",
+     job_labels("comm"),
+     "Share of the finished operations of a communicator that were recorded, local ranks only. "
+     "Below 1 telemetry is "
+     "partly blind.",
+     "0.1"},
+    // ---- plugin ---------------------------------------------------------------------------------
+    {M::kPluginInfo, G::kPlugin, "ncclscope_plugin_info", kGauge, "",
+     job_labels("pid", "version", "nccl_version", "interface", "mask"),
+     "Always 1. Versions of the plugin, of NCCL and of the profiler interface in a process, and "
+     "the activation mask.",
+     "0.1"},
+    {M::kPluginEventsSeen, G::kPlugin, "ncclscope_plugin_events_seen_total", kCounter, "",
+     job_labels("pid"),
+     "Operations that NCCL told the plugin of. seen = recorded + dropped (other than overwritten) "
+     "+ open.",
+     "0.1"},
+    {M::kPluginEventsRecorded, G::kPlugin, "ncclscope_plugin_events_recorded_total", kCounter, "",
+     job_labels("pid"), "Operations the plugin wrote a record of.", "0.1"},
+    {M::kPluginEventsDropped, G::kPlugin, "ncclscope_plugin_events_dropped_total", kCounter, "",
+     job_labels("pid", "reason"),
+     "Operations no record will tell of, by reason. Those with reason overwritten had been "
+     "recorded, but the ring was "
+     "full before the agent acknowledged them.",
+     "0.1"},
+    {M::kPluginEventsOpen, G::kPlugin, "ncclscope_plugin_events_open", kGauge, "",
+     job_labels("pid"), "Operations in flight.", "0.1"},
+    {M::kPluginCallbacks, G::kPlugin, "ncclscope_plugin_callbacks_total", kCounter, "",
+     job_labels("pid"), "Calls of NCCL into the plugin.", "0.1"},
+    {M::kPluginCallbackSeconds, G::kPlugin, "ncclscope_plugin_callback_seconds_total", kCounter,
+     "seconds", job_labels("pid"),
+     "Estimated time the plugin spent on threads of NCCL and of the application.", "0.1"},
+    {M::kPluginSenderSeconds, G::kPlugin, "ncclscope_plugin_sender_cpu_seconds_total", kCounter,
+     "seconds", job_labels("pid"), "CPU time of the plugin's sender thread.", "0.1"},
+    {M::kPluginOverhead, G::kPlugin, "ncclscope_plugin_overhead_ratio", kGauge, "ratio",
+     job_labels("pid"), "Callback seconds divided by the wall time since the plugin's first init.",
+     "0.1"},
+    {M::kPluginGovernor, G::kPlugin, "ncclscope_plugin_governor_level", kGauge, "",
+     job_labels("pid"),
+     "What the plugin gave up to stay within its overhead budget: 0 nothing, 1 network phases, 2 "
+     "kernel events in "
+     "slices, 3 counters only.",
+     "0.1"},
+    // ---- agent ----------------------------------------------------------------------------------
+    {M::kAgentBuildInfo, G::kAgent, "ncclscope_agent_build_info", kGauge, "",
+     labels("version", "schema"), "Always 1. Version of the agent, and of this catalogue.", "0.1"},
+    {M::kAgentStartTime, G::kAgent, "ncclscope_agent_start_time_seconds", kGauge, "seconds",
+     labels(), "When the agent started, in seconds since the Unix epoch.", "0.1"},
+    {M::kAgentConnections, G::kAgent, "ncclscope_agent_connections", kGauge, "", labels(),
+     "Plugin connections that are open.", "0.1"},
+    {M::kAgentConnectionsAccepted, G::kAgent, "ncclscope_agent_connections_accepted_total",
+     kCounter, "", labels(), "Plugin connections that were accepted.", "0.1"},
+    {M::kAgentConnectionsRefused, G::kAgent, "ncclscope_agent_connections_refused_total", kCounter,
+     "", labels(),
+     "Plugin connections that were refused: another protocol version, no Hello, or a quota.",
+     "0.1"},
+    {M::kAgentSessionsRefused, G::kAgent, "ncclscope_agent_sessions_refused_total", kCounter, "",
+     labels(), "Sessions that were refused because a limit on jobs or series was reached.", "0.1"},
+    {M::kAgentIdentityMismatches, G::kAgent, "ncclscope_agent_identity_mismatches_total", kCounter,
+     "", labels(), "Sessions whose claimed job was not the one the kernel proved. The kernel wins.",
+     "0.1"},
+    {M::kAgentFrames, G::kAgent, "ncclscope_agent_frames_total", kCounter, "", labels(),
+     "Frames received from plugins.", "0.1"},
+    {M::kAgentReceivedBytes, G::kAgent, "ncclscope_agent_received_bytes_total", kCounter, "bytes",
+     labels(), "Bytes received from plugins.", "0.1"},
+    {M::kAgentRecords, G::kAgent, "ncclscope_agent_records_total", kCounter, "", labels(),
+     "Records received from plugins.", "0.1"},
+    {M::kAgentUnknownRecords, G::kAgent, "ncclscope_agent_unknown_records_total", kCounter, "",
+     labels(), "Records of a type this agent does not know, skipped: the plugin is newer.", "0.1"},
+    {M::kAgentDecodeErrors, G::kAgent, "ncclscope_agent_decode_errors_total", kCounter, "",
+     labels("reason"), "Frames that could not be decoded, by reason.", "0.1"},
+    {M::kAgentSeries, G::kAgent, "ncclscope_agent_series", kGauge, "", labels(),
+     "Series of jobs in this exposition; those of the agent itself are not counted.", "0.1"},
+    {M::kAgentSeriesLimit, G::kAgent, "ncclscope_agent_series_limit", kGauge, "", labels(),
+     "Series of jobs the agent allows itself before it folds.", "0.1"},
+    {M::kAgentSeriesFolded, G::kAgent, "ncclscope_agent_series_folded", kGauge, "", labels(),
+     "Communicators and rows that were folded into others to stay within the limit. Sums stay "
+     "right.",
+     "0.1"},
+    {M::kAgentSnapshotAge, G::kAgent, "ncclscope_agent_snapshot_age_seconds", kGauge, "seconds",
+     labels(), "Age of the data in this exposition.", "0.1"},
+    {M::kAgentScrapes, G::kAgent, "ncclscope_agent_scrapes_total", kCounter, "", labels(),
+     "Expositions written before this one.", "0.1"},
+    {M::kAgentScrapeSeconds, G::kAgent, "ncclscope_agent_scrape_cpu_seconds_total", kCounter,
+     "seconds", labels(),
+     "CPU time of the expositions written before this one, compression included.", "0.1"},
+    {M::kAgentCpuSeconds, G::kAgent, "ncclscope_agent_cpu_seconds_total", kCounter, "seconds",
+     labels(), "CPU time of the agent, user and system.", "0.1"},
+    {M::kAgentResidentMemory, G::kAgent, "ncclscope_agent_resident_memory_bytes", kGauge, "bytes",
+     labels(), "Resident memory of the agent.", "0.1"},
+}};
+
+consteval bool well_formed() {
+  for (std::size_t i = 0; i < kMetricCount; ++i) {
+    const MetricDefinition& m = kCatalogue[i];
+    if (static_cast<std::size_t>(m.id) != i || m.help.empty() || m.since.empty()) return false;
+    if (!m.name.starts_with("ncclscope_")) return false;
+    if (m.name.ends_with("_total") != (m.type == MetricType::kCounter)) return false;
+    if (!m.unit.empty() && !m.family().ends_with(m.unit)) return false;
+    const bool of_a_job = m.group != MetricGroup::kAgent;
+    if (of_a_job && (m.labels.size() < 2 || m.labels[0] != "cluster" || m.labels[1] != "job_id"))
+      return false;
+  }
+  return true;
+}
+static_assert(well_formed(),
+              "rows in enum order, prefix, _total on counters, unit as suffix, cluster and job_id");
+
+constexpr std::array<double, kDurationBounds> kBounds = {1e-05,   4e-05,   0.00016,  0.00064,
+                                                         0.00256, 0.01024, 0.04096,  0.16384,
+                                                         0.65536, 2.62144, 10.48576, 41.94304};
+constexpr std::array<std::string_view, kDurationBounds> kBoundLabels = {
+    "1e-05",   "4e-05",   "0.00016", "0.00064", "0.00256",  "0.01024",
+    "0.04096", "0.16384", "0.65536", "2.62144", "10.48576", "41.94304"};
+
+struct GroupText {
+  std::string_view title;
+  std::string_view text;
+};
+constexpr std::array<GroupText, kMetricGroupCount> kGroups = {{
+    {"Jobs, communicators and ranks",
+     "Join these to the series below to name them: `* on (cluster, job_id, comm) group_left "
+     "(comm_name) "
+     "ncclscope_communicator_info`."},
+    {"Collectives",
+     "Bus bandwidth in bytes per second is `rate(ncclscope_collective_bus_bytes_total[5m]) / "
+     "rate(ncclscope_collective_busy_seconds_total[5m])`, summed on both sides before the "
+     "division."},
+    {"Sends and receives", "The same for point-to-point operations; `operation` is Send or Recv."},
+    {"Ranks",
+     "Who waits, and who is waited for: the rank that spends the least time in a collective came "
+     "last."},
+    {"Progress", "Where each rank is. For hangs: who is behind, who differs, since when."},
+    {"Network", "Phases are sampled; divide by the bytes or operations of the same row."},
+    {"What telemetry could not see", ""},
+    {"Plugin",
+     "From the plugin's own totals, one process (`pid` on its node) each; an agent restart changes "
+     "nothing."},
+    {"Agent", "These have neither `cluster` nor `job_id`."},
+}};
+
+std::string_view type_name(MetricType t) {
+  switch (t) {
+    case MetricType::kCounter:
+      return "counter";
+    case MetricType::kGauge:
+      return "gauge";
+    case MetricType::kHistogram:
+      return "histogram";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::span<const MetricDefinition, kMetricCount> catalogue() noexcept {
+  return kCatalogue;
+}
+
+const MetricDefinition& definition(Metric metric) noexcept {
+  return kCatalogue[static_cast<std::size_t>(metric)];
+}
+
+std::span<const double> duration_bounds() noexcept {
+  return kBounds;
+}
+
+std::span<const std::string_view> duration_bound_labels() noexcept {
+  return kBoundLabels;
+}
+
+std::string metrics_reference() {
+  std::string out =
+      "<!-- Written from agent/export/catalogue.cc; a test compares them. Do not edit by hand. "
+      "-->\n"
+      "# Metrics of ncclscope-agent (schema 1)\n\n"
+      "Served at `/metrics` as Prometheus text 0.0.4 or OpenMetrics 1.0.0, whichever the scraper "
+      "asks for. Within a "
+      "schema, metrics, labels and label values are only added and histogram bounds never "
+      "change.\n\n"
+      "All series of a job carry `cluster` and `job_id` (listed once here, not in the tables). "
+      "`comm` is the "
+      "communicator's hash in 16 hex digits, equal on all nodes; `rank` is the rank in that "
+      "communicator; `gpu` is the "
+      "index on the node in PCI bus order. `size` is a range of message sizes:";
+  for (const char* name : kSizeClassNames) out.append(" `").append(name).append("`");
+  out +=
+      ".\nAn empty label value means unknown. `comm=\"other\"`, `size=\"other\"` and "
+      "`algorithm=\"unknown\"` also take "
+      "up what was folded to stay within the series limit.\n\nBounds of all duration histograms, "
+      "in seconds:";
+  for (const std::string_view bound : kBoundLabels) out.append(" ").append(bound);
+  out += ".\n";
+  for (std::size_t g = 0; g < kMetricGroupCount; ++g) {
+    out.append("\n## ").append(kGroups[g].title).append("\n\n");
+    if (!kGroups[g].text.empty()) out.append(kGroups[g].text).append("\n\n");
+    out += "| metric | type | unit | labels | meaning | since |\n|---|---|---|---|---|---|\n";
+    for (const MetricDefinition& m : kCatalogue) {
+      if (static_cast<std::size_t>(m.group) != g) continue;
+      out.append("| `")
+          .append(m.name)
+          .append("` | ")
+          .append(type_name(m.type))
+          .append(" | ")
+          .append(m.unit);
+      out += " | ";
+      bool first = true;
+      for (const std::string_view label : m.labels) {
+        if (label == "cluster" || label == "job_id") continue;
+        if (!first) out += ", ";
+        out += label;
+        first = false;
+      }
+      out.append(" | ").append(m.help).append(" | ").append(m.since).append(" |\n");
+    }
+  }
+  return out;
+}
+
+}  // namespace ncclscope::agent

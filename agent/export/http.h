@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests and responses without a transport: handlers are pure functions of them, and are tested
+// as such.
+//   Thread: a handler may be called on several threads at once.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ncclscope::agent {
+
+/// Compares header names: ASCII letters without case.
+struct HeaderNameLess {
+  using is_transparent = void;
+  bool operator()(std::string_view a, std::string_view b) const noexcept;
+};
+
+struct HttpRequest {
+  std::string method;                                          // "GET"
+  std::string path;                                            // decoded, without query
+  std::map<std::string, std::string, HeaderNameLess> headers;  // repeated ones joined by ", "
+
+  /// Empty when absent.
+  [[nodiscard]] std::string_view header(std::string_view name) const noexcept;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>>
+      headers;  // beyond Content-Type and Content-Length
+};
+
+using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
+
+/// Finds the handler of a path. Knows GET and HEAD only: anything else is 405, an unknown path is
+/// 404. HEAD is handled as GET; the transport leaves the body out.
+class HttpRouter {
+ public:
+  void add(std::string path, HttpHandler handler);
+  [[nodiscard]] HttpResponse handle(const HttpRequest& request) const;
+
+ private:
+  std::map<std::string, HttpHandler, std::less<>> handlers_;
+};
+
+/// Weight (0..1000) that an Accept-like header gives to the first of its items that `matches`
+/// accepts, best weight wins among several; -1 if there is none. `matches` sees the item without q,
+/// lower case, without white space: "text/plain;version=0.0.4".
+[[nodiscard]] int accept_weight(std::string_view header,
+                                const std::function<bool(std::string_view)>& matches);
+
+/// True if the client takes gzip (q > 0), by name or by "*".
+[[nodiscard]] bool accepts_gzip(std::string_view accept_encoding);
+
+}  // namespace ncclscope::agent

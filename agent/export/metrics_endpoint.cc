@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Renders the newest snapshot for HTTP.
+#include "agent/export/metrics_endpoint.h"
+
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+namespace ncclscope::agent {
+namespace {
+
+std::int64_t clock_ns(clockid_t id) {
+  timespec t{};
+  clock_gettime(id, &t);
+  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+std::uint64_t resident_bytes() {
+  // statm counts pages: size resident ...
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  if (file == nullptr) return 0;
+  unsigned long long size = 0;
+  unsigned long long resident = 0;
+  const int fields = std::fscanf(file, "%llu %llu", &size,
+                                 &resident);  // NOLINT(cert-err34-c): the kernel wrote it
+  std::fclose(file);
+  return fields == 2 ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+double seconds(const timeval& t) {
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+}
+
+void escape_html(std::string& out, std::string_view text) {
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+}
+
+}  // namespace
+
+SelfStats read_self() {
+  static const std::int64_t first_call_ns = clock_ns(CLOCK_REALTIME);
+  SelfStats self;
+  self.now_ns = clock_ns(CLOCK_REALTIME);
+  self.start_time_seconds = static_cast<double>(first_call_ns / 1'000'000) * 1e-3;
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  self.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  self.resident_bytes = resident_bytes();
+  return self;
+}
+
+TextFormat negotiate_format(std::string_view accept) {
+  const auto starts = [](std::string_view item, std::string_view type, std::string_view version) {
+    if (!item.starts_with(type)) return false;
+    const std::string_view parameters = item.substr(type.size());
+    if (!parameters.empty() && parameters[0] != ';') return false;
+    const std::size_t at = parameters.find(";version=");
+    if (at == std::string_view::npos) return true;
+    std::string_view asked = parameters.substr(at + std::string_view(";version=").size());
+    asked = asked.substr(0, asked.find(';'));
+    if (asked.size() >= 2 && asked.front() == '"') asked = asked.substr(1, asked.size() - 2);
+    return asked == version;
+  };
+  const int open_metrics = accept_weight(accept, [&](std::string_view item) {
+    return starts(item, "application/openmetrics-text", "1.0.0");
+  });
+  const int text = accept_weight(accept, [&](std::string_view item) {
+    return starts(item, "text/plain", "0.0.4") || item == "text/*" || item == "*/*";
+  });
+  return open_metrics > 0 && open_metrics >= text ? TextFormat::kOpenMetrics
+                                                  : TextFormat::kPrometheus;
+}
+
+MetricsEndpoint::MetricsEndpoint(const SnapshotStore& store, SelfReader self)
+    : store_(store), self_(std::move(self)) {
+  (void)self_();  // the process starts now, not at the first scrape
+}
+
+HttpResponse MetricsEndpoint::metrics(const HttpRequest& request) {
+  const std::int64_t begin_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+  const SnapshotPtr snapshot = store_.get();
+  SelfStats self = self_();
+  {
+    const std::lock_guard lock(mutex_);
+    self.scrapes = scrapes_;
+    self.scrape_cpu_seconds = scrape_cpu_seconds_;
+  }
+
+  HttpResponse response;
+  const TextFormat format = negotiate_format(request.header("Accept"));
+  response.content_type = content_type(format);
+  response.headers.emplace_back("Vary", "Accept, Accept-Encoding");
+  const auto write_to = [&](ByteSink& sink) {
+    TextWriter writer(format, sink);
+    visit_metrics(*snapshot, self, writer);
+    writer.finish();
+  };
+  if (accepts_gzip(request.header("Accept-Encoding"))) {
+    GzipSink sink(response.body);
+    write_to(sink);
+    if (!sink.finish()) {
+      response = HttpResponse{};
+      response.status = 503;
+      response.body = "Out of memory while compressing the metrics.\n";
+      return response;
+    }
+    response.headers.emplace_back("Content-Encoding", "gzip");
+  } else {
+    StringSink sink(response.body);
+    write_to(sink);
+  }
+
+  const double cpu_seconds =
+      static_cast<double>(clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns) * 1e-9;
+  const std::lock_guard lock(mutex_);
+  ++scrapes_;
+  scrape_cpu_seconds_ += cpu_seconds;
+  return response;
+}
+
+HttpResponse MetricsEndpoint::healthz() const {
+  HttpResponse response;
+  response.body = "ok\n";
+  return response;
+}
+
+HttpResponse MetricsEndpoint::readyz() const {
+  HttpResponse response;
+  const SnapshotPtr snapshot = store_.get();
+  const double age_seconds = static_cast<double>(self_().now_ns - snapshot->realtime_ns) * 1e-9;
+  if (snapshot->realtime_ns == 0) {
+    response.status = 503;
+    response.body = "not ready: no snapshot has been published yet\n";
+  } else if (age_seconds > kMaxSnapshotAgeSeconds) {
+    response.status = 503;
+    response.body = "not ready: the newest snapshot is " +
+                    std::to_string(static_cast<std::int64_t>(age_seconds)) + " s old, at most " +
+                    std::to_string(static_cast<int>(kMaxSnapshotAgeSeconds)) + " s are allowed\n";
+  } else {
+    response.body = "ready\n";
+  }
+  return response;
+}
+
+HttpResponse MetricsEndpoint::index() const {
+  const SnapshotPtr snapshot = store_.get();
+  HttpResponse response;
+  response.content_type = "text/html; charset=utf-8";
+  std::string& page = response.body;
+  page =
+      "<!doctype html><html lang=\"en\"><head><meta "
+      "charset=\"utf-8\"><title>ncclscope-agent</title></head><body>\n"
+      "<h1>ncclscope-agent</h1>\n<p>Node ";
+  escape_html(page, snapshot->node.empty() ? "(unknown)" : snapshot->node);
+  page += ", version ";
+  escape_html(page, snapshot->agent_version.empty() ? "(unknown)" : snapshot->agent_version);
+  page += ", " + std::to_string(snapshot->jobs.size()) + " jobs.</p>\n";
+  page +=
+      "<ul>\n<li><a href=\"/metrics\">/metrics</a> Prometheus text or OpenMetrics</li>\n"
+      "<li><a href=\"/healthz\">/healthz</a> the process answers</li>\n"
+      "<li><a href=\"/readyz\">/readyz</a> data is current</li>\n</ul>\n</body></html>\n";
+  return response;
+}
+
+void MetricsEndpoint::add_to(HttpRouter& router) {
+  router.add("/metrics", [this](const HttpRequest& request) { return metrics(request); });
+  router.add("/healthz", [this](const HttpRequest&) { return healthz(); });
+  router.add("/readyz", [this](const HttpRequest&) { return readyz(); });
+  router.add("/", [this](const HttpRequest&) { return index(); });
+}
+
+}  // namespace ncclscope::agent

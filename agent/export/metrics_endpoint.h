@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The handlers of the agent's HTTP paths: /metrics, /healthz, /readyz and / .
+//   Thread: any, several at once. They read the newest snapshot and never wait for the reactor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "agent/aggregate/snapshot_store.h"
+#include "agent/export/http.h"
+#include "agent/export/text_writer.h"
+#include "agent/export/visit.h"
+
+namespace ncclscope::agent {
+
+/// Reads what SelfStats says of this process (time, CPU, memory). Tests give their own.
+using SelfReader = std::function<SelfStats()>;
+
+/// SelfStats of the running process: wall clock, getrusage, /proc/self/statm. `start_time_seconds`
+/// is when the first call was made.
+[[nodiscard]] SelfStats read_self();
+
+/// The format an Accept header asks for: OpenMetrics only if it names it (a browser's */* gets
+/// text), and prefers it.
+[[nodiscard]] TextFormat negotiate_format(std::string_view accept);
+
+class MetricsEndpoint {
+ public:
+  explicit MetricsEndpoint(const SnapshotStore& store, SelfReader self = read_self);
+
+  [[nodiscard]] HttpResponse metrics(const HttpRequest& request);
+  /// The process answers.
+  [[nodiscard]] HttpResponse healthz() const;
+  /// A snapshot was published and is not older than `kMaxSnapshotAgeSeconds`: the reactor works.
+  [[nodiscard]] HttpResponse readyz() const;
+  [[nodiscard]] HttpResponse index() const;
+
+  /// Adds all of them. The endpoint must outlive the router.
+  void add_to(HttpRouter& router);
+
+  static constexpr double kMaxSnapshotAgeSeconds = 30;
+
+ private:
+  const SnapshotStore& store_;
+  SelfReader self_;
+  std::mutex mutex_;  // of what follows
+  std::uint64_t scrapes_ = 0;
+  double scrape_cpu_seconds_ = 0;
+};
+
+}  // namespace ncclscope::agent

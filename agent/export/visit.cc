@@ -1,0 +1,586 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The definition of every sample. One function per family or group of families, in catalogue order.
+#include "agent/export/visit.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <charconv>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "proto/model/operation.h"
+#include "proto/wire/decode.h"
+
+namespace ncclscope::agent {
+namespace {
+
+constexpr std::uint64_t kOne = 1;
+constexpr std::uint64_t kSeriesPerHistogram = kDurationBounds + 3;  // +Inf, _sum, _count
+
+/// A whole number as a label value.
+class Number {
+ public:
+  Number() = default;
+  template <typename Integer>
+  explicit Number(Integer value) {
+    size_ = static_cast<std::size_t>(
+        std::to_chars(text_.data(), text_.data() + text_.size(), value).ptr - text_.data());
+  }
+  /// Empty where the value is negative, which means unknown.
+  static Number unless_negative(std::int32_t value) { return value < 0 ? Number() : Number(value); }
+  static Number unless_zero(std::uint32_t value) { return value == 0 ? Number() : Number(value); }
+  [[nodiscard]] std::string_view view() const { return {text_.data(), size_}; }
+
+ private:
+  std::array<char, 20> text_{};
+  std::size_t size_ = 0;
+};
+
+std::string_view size_name(std::uint8_t size_class) {
+  return size_class < kSizeClasses ? kSizeClassNames[size_class] : "other";
+}
+std::string_view algorithm_name(model::Algorithm a) {
+  return a == model::Algorithm::kUnknown ? "unknown" : name(a);
+}
+std::string_view protocol_name(model::Protocol p) {
+  return p == model::Protocol::kUnknown ? "unknown" : name(p);
+}
+
+constexpr std::array<std::string_view, 3> kTimingNames = {"none", "gpu", "host_callback"};
+
+std::string_view state_name(RankState s) {
+  switch (s) {
+    case RankState::kRunning:
+      return "running";
+    case RankState::kFinalized:
+      return "finalized";
+    case RankState::kVanished:
+      return "vanished";
+  }
+  return "unknown";
+}
+
+/// Label values of a reason; the last entry takes reasons that are newer than this agent.
+constexpr std::array<std::string_view, 9> kUntimedNames = {
+    "",     "not_carried", "api_only", "copy_engine", "counter_drift", "timing_rejected",
+    "lost", "unfinished",  "self"};
+constexpr std::array<std::string_view, 6> kDropNames = {
+    "no_operation_slot", "no_communicator", "ring_busy", "overwritten", "abandoned", "disabled"};
+
+/// "2.28.9" from NCCL's number; empty when unknown.
+class NcclVersion {
+ public:
+  explicit NcclVersion(std::uint32_t code) {
+    if (code == 0) return;
+    const bool old = code < 10'000;  // 2.8 and earlier: major * 1000 + minor * 100 + patch
+    append(old ? code / 1'000 : code / 10'000);
+    text_[size_++] = '.';
+    append(old ? code % 1'000 / 100 : code % 10'000 / 100);
+    text_[size_++] = '.';
+    append(code % 100);
+  }
+  [[nodiscard]] std::string_view view() const { return {text_.data(), size_}; }
+
+ private:
+  void append(std::uint32_t value) {
+    size_ = static_cast<std::size_t>(
+        std::to_chars(text_.data() + size_, text_.data() + text_.size(), value).ptr - text_.data());
+  }
+  std::array<char, 20> text_{};
+  std::size_t size_ = 0;
+};
+
+class Mask {
+ public:
+  explicit Mask(std::uint32_t mask) {
+    size_ = static_cast<std::size_t>(
+        std::to_chars(text_.data() + 2, text_.data() + text_.size(), mask, 16).ptr - text_.data());
+  }
+  [[nodiscard]] std::string_view view() const { return {text_.data(), size_}; }
+
+ private:
+  std::array<char, 12> text_{'0', 'x'};
+  std::size_t size_ = 0;
+};
+
+/// A rank with its label values, rendered once per visit. Where NCCL did not tell the rank, two
+/// ranks of a communicator can have equal labels: only the first of them has the series concerned.
+struct RankText {
+  const RankSnapshot* rank;
+  Number rank_label;
+  Number gpu_label;
+  bool unique_by_rank;
+  bool unique_by_gpu;
+  bool unique_by_pid;
+};
+
+/// What one process has in common with earlier ones of the same pid (the plugin loaded anew): sums
+/// of both.
+struct ProcessText {
+  const ProcessSnapshot* newest;
+  Number pid;
+  bool books_seen = false;
+  std::uint64_t seen = 0, recorded = 0, open = 0, callbacks = 0, callback_ns = 0, sender_ns = 0;
+  std::array<std::uint64_t, wire::kDropReasonCount> dropped{};
+};
+
+struct CommunicatorText {
+  const CommunicatorSnapshot* communicator;
+  std::vector<RankText> ranks;
+};
+
+struct JobText {
+  const JobSnapshot* job;
+  std::vector<CommunicatorText> communicators;
+  std::vector<ProcessText> processes;
+  std::vector<NetworkRow> network;
+};
+
+std::vector<RankText> rank_texts(const CommunicatorSnapshot& communicator) {
+  std::vector<RankText> out;
+  out.reserve(communicator.ranks.size());
+  bool unknown_seen = false;
+  std::set<std::int32_t> gpus_seen;
+  std::set<std::pair<std::int32_t, std::int64_t>> pids_seen;
+  for (const RankSnapshot& rank : communicator.ranks) {
+    RankText& text =
+        out.emplace_back(RankText{&rank, Number::unless_negative(rank.rank),
+                                  Number::unless_negative(rank.gpu), true, true, true});
+    if (rank.rank >= 0) continue;
+    text.unique_by_rank = !std::exchange(unknown_seen, true);
+    text.unique_by_gpu = gpus_seen.insert(std::max(rank.gpu, -1)).second;
+    text.unique_by_pid = pids_seen.emplace(std::max(rank.gpu, -1), rank.pid).second;
+  }
+  return out;
+}
+
+std::vector<ProcessText> process_texts(const JobSnapshot& job) {
+  std::vector<ProcessText> out;
+  out.reserve(job.processes.size());
+  std::unordered_map<std::int64_t, std::size_t> by_pid;
+  for (const ProcessSnapshot& process : job.processes) {
+    const auto [it, fresh] = by_pid.emplace(process.pid, out.size());
+    if (fresh) out.push_back(ProcessText{&process, Number(process.pid)});
+    ProcessText& text = out[it->second];
+    if (process.connected || !text.newest->connected) text.newest = &process;
+    if (!process.books_seen) continue;
+    text.books_seen = true;
+    const wire::Books& books = process.books;
+    text.seen += books.seen;
+    text.recorded += books.recorded;
+    text.open += books.open;
+    text.callbacks += books.callbacks;
+    text.callback_ns += books.callback_ns;
+    text.sender_ns += books.sender_cpu_ns;
+    for (std::size_t i = 0; i < text.dropped.size(); ++i) text.dropped[i] += books.dropped[i];
+  }
+  return out;
+}
+
+/// Rows of processes whose GPU is unknown have equal labels: they are added up.
+std::vector<NetworkRow> network_rows(const JobSnapshot& job) {
+  std::vector<NetworkRow> out = job.network;
+  for (NetworkRow& row : out) row.gpu = std::max(row.gpu, -1);
+  std::sort(out.begin(), out.end(), [](const NetworkRow& a, const NetworkRow& b) {
+    return std::pair(a.gpu, a.is_send) < std::pair(b.gpu, b.is_send);
+  });
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (kept > 0 && out[kept - 1].gpu == out[i].gpu && out[kept - 1].is_send == out[i].is_send) {
+      for (std::size_t p = 0; p < 3; ++p) out[kept - 1].phase_seconds[p] += out[i].phase_seconds[p];
+      out[kept - 1].bytes += out[i].bytes;
+      out[kept - 1].operations += out[i].operations;
+    } else {
+      out[kept++] = out[i];
+    }
+  }
+  out.resize(kept);
+  return out;
+}
+
+class Visit {
+ public:
+  Visit(const Snapshot& snapshot, const SelfStats& self, MetricSink& sink)
+      : snapshot_(snapshot), self_(self), sink_(sink) {
+    jobs_.reserve(snapshot.jobs.size());
+    for (const JobSnapshot& job : snapshot.jobs) {
+      JobText& text = jobs_.emplace_back(JobText{&job, {}, process_texts(job), network_rows(job)});
+      text.communicators.reserve(job.communicators.size());
+      for (const CommunicatorSnapshot& c : job.communicators)
+        text.communicators.push_back(CommunicatorText{&c, rank_texts(c)});
+    }
+  }
+
+  VisitCounts run() {
+    identity();
+    operations(false);
+    operations(true);
+    rank_sums(false);
+    rank_sums(true);
+    progress();
+    network();
+    telemetry();
+    plugin();
+    counts_.job_series = std::exchange(series_, 0);
+    agent();
+    counts_.agent_series = series_;
+    return counts_;
+  }
+
+ private:
+  void family(Metric metric) {
+    metric_ = &definition(metric);
+    announced_ = false;
+  }
+  void announce() {
+    if (!announced_) sink_.begin_family(*metric_);
+    announced_ = true;
+  }
+  template <typename Value>
+  void emit(std::initializer_list<std::string_view> values, Value value) {
+    assert(values.size() == metric_->labels.size());
+    announce();
+    sink_.sample(std::span(values.begin(), values.size()), value);
+    ++series_;
+  }
+  void emit_histogram(std::initializer_list<std::string_view> values, const DurationRow& row) {
+    assert(values.size() == metric_->labels.size());
+    announce();
+    sink_.histogram(std::span(values.begin(), values.size()), row.counts, row.sum_seconds);
+    series_ += kSeriesPerHistogram;
+  }
+
+  // f(cluster, job_id, job text)
+  template <typename F>
+  void each_job(F&& f) {
+    for (const JobText& job : jobs_)
+      f(std::string_view(job.job->identity.cluster), std::string_view(job.job->identity.job_id),
+        job);
+  }
+  // f(cluster, job_id, communicator text)
+  template <typename F>
+  void each_communicator(F&& f) {
+    each_job([&](std::string_view cluster, std::string_view job_id, const JobText& job) {
+      for (const CommunicatorText& c : job.communicators) f(cluster, job_id, c);
+    });
+  }
+  // f(cluster, job_id, comm, rank text)
+  template <typename F>
+  void each_rank(F&& f) {
+    each_communicator(
+        [&](std::string_view cluster, std::string_view job_id, const CommunicatorText& c) {
+          for (const RankText& rank : c.ranks)
+            f(cluster, job_id, std::string_view(c.communicator->comm), rank);
+        });
+  }
+  // f(cluster, job_id, comm, row)
+  template <typename F>
+  void each_sum(bool p2p, F&& f) {
+    each_communicator(
+        [&](std::string_view cluster, std::string_view job_id, const CommunicatorText& c) {
+          for (const OperationSumsRow& row : c.communicator->sums)
+            if (is_point_to_point(row.function) == p2p)
+              f(cluster, job_id, std::string_view(c.communicator->comm), row);
+        });
+  }
+  template <typename F>
+  void each_process(F&& f) {
+    each_job([&](std::string_view cluster, std::string_view job_id, const JobText& job) {
+      for (const ProcessText& p : job.processes) f(cluster, job_id, p);
+    });
+  }
+
+  void identity() {
+    family(Metric::kJobInfo);
+    each_job([&](auto cluster, auto job_id, const JobText& text) {
+      const JobIdentity& i = text.job->identity;
+      emit({cluster, job_id, i.user, i.partition, i.account, i.job_name, i.array_task,
+            Number(i.run).view(), i.kubernetes_namespace, i.pod, i.identity_source},
+           kOne);
+    });
+    family(Metric::kCommunicatorInfo);
+    each_communicator([&](auto cluster, auto job_id, const CommunicatorText& text) {
+      const CommunicatorSnapshot& c = *text.communicator;
+      if (c.comm == "other") return;
+      emit({cluster, job_id, c.comm, c.name, Number::unless_zero(c.nranks).view(),
+            Number::unless_zero(c.nnodes).view(), c.dimension, Number(c.ranks.size()).view()},
+           kOne);
+    });
+    family(Metric::kRankInfo);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& text) {
+      if (!text.unique_by_pid) return;
+      const RankSnapshot& r = *text.rank;
+      emit({cluster, job_id, comm, text.rank_label.view(), r.global_rank, r.local_rank,
+            snapshot_.node, text.gpu_label.view(), r.gpu_uuid, r.pci_bus_id, Number(r.pid).view()},
+           kOne);
+    });
+    family(Metric::kRankState);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& text) {
+      if (!text.unique_by_rank) return;
+      emit({cluster, job_id, comm, text.rank_label.view(), state_name(text.rank->state)}, kOne);
+    });
+  }
+
+  void operations(bool p2p) {
+    const auto by_timing = [&](Metric metric, auto member) {
+      family(metric);
+      each_sum(p2p, [&](auto cluster, auto job_id, auto comm, const OperationSumsRow& row) {
+        for (std::size_t t = 0; t < kTimingNames.size(); ++t) {
+          if (row.operations_by_timing[t] == 0) continue;
+          emit({cluster, job_id, comm, name(row.function), size_name(row.size_class),
+                algorithm_name(row.algorithm), protocol_name(row.protocol), kTimingNames[t]},
+               (row.*member)[t]);
+        }
+      });
+    };
+    const auto timed = [&](Metric metric, double OperationSumsRow::*member) {
+      family(metric);
+      each_sum(p2p, [&](auto cluster, auto job_id, auto comm, const OperationSumsRow& row) {
+        if (row.timed_operations == 0) return;
+        emit({cluster, job_id, comm, name(row.function), size_name(row.size_class),
+              algorithm_name(row.algorithm), protocol_name(row.protocol)},
+             row.*member);
+      });
+    };
+    by_timing(p2p ? Metric::kP2pOperations : Metric::kCollectiveOperations,
+              &OperationSumsRow::operations_by_timing);
+    by_timing(p2p ? Metric::kP2pBytes : Metric::kCollectiveBytes,
+              &OperationSumsRow::bytes_by_timing);
+    timed(p2p ? Metric::kP2pBusBytes : Metric::kCollectiveBusBytes, &OperationSumsRow::bus_bytes);
+    timed(p2p ? Metric::kP2pBusySeconds : Metric::kCollectiveBusySeconds,
+          &OperationSumsRow::busy_seconds);
+    family(p2p ? Metric::kP2pDuration : Metric::kCollectiveDuration);
+    each_job([&](auto cluster, auto job_id, const JobText& job) {
+      for (const DurationRow& row : job.job->durations)
+        if (is_point_to_point(row.function) == p2p)
+          emit_histogram({cluster, job_id, name(row.function), size_name(row.size_class)}, row);
+    });
+  }
+
+  void rank_sums(bool p2p) {
+    const auto sums = [&](Metric metric, auto member) {
+      family(metric);
+      each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
+        for (const RankSumsRow& row : c.communicator->rank_sums) {
+          if (is_point_to_point(row.function) != p2p) continue;
+          emit({cluster, job_id, c.communicator->comm, Number::unless_negative(row.rank).view(),
+                Number::unless_negative(row.gpu).view(), name(row.function)},
+               row.*member);
+        }
+      });
+    };
+    sums(p2p ? Metric::kRankP2pSeconds : Metric::kRankCollectiveSeconds, &RankSumsRow::seconds);
+    sums(p2p ? Metric::kRankP2pOperations : Metric::kRankCollectiveOperations,
+         &RankSumsRow::operations);
+    sums(p2p ? Metric::kRankP2pBusBytes : Metric::kRankCollectiveBusBytes, &RankSumsRow::bus_bytes);
+  }
+
+  void progress() {
+    family(Metric::kRankQueueSeconds);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
+      if (r.unique_by_gpu)
+        emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
+             r.rank->queue_seconds);
+    });
+    family(Metric::kCommunicatorOperations);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
+      if (!r.unique_by_gpu) return;
+      const auto stage = [&](std::string_view stage_name, std::uint64_t count) {
+        emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view(), stage_name}, count);
+      };
+      stage("enqueued", r.rank->collectives_enqueued);
+      stage("started", r.rank->collectives_started);
+      stage("completed", r.rank->collectives_completed);
+    });
+    family(Metric::kCommunicatorInflight);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
+      if (r.unique_by_gpu)
+        emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
+             r.rank->inflight_seconds);
+    });
+    family(Metric::kCommunicatorOldestSignature);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
+      if (!r.unique_by_rank) return;
+      const bool p2p = (r.rank->progress_flags & wire::kProgressOldestIsP2p) != 0;
+      emit({cluster, job_id, comm, r.rank_label.view()},
+           p2p ? std::uint64_t{0} : r.rank->oldest_signature);
+    });
+  }
+
+  void network() {
+    constexpr std::array<std::string_view, 3> kSend = {"gpu_wait", "peer_wait", "wire"};
+    constexpr std::array<std::string_view, 3> kReceive = {"data_wait", "flush", "gpu_wait"};
+    const auto each_row = [&](auto&& f) {
+      each_job([&](auto cluster, auto job_id, const JobText& job) {
+        for (const NetworkRow& row : job.network)
+          f(cluster, job_id, row, Number::unless_negative(row.gpu),
+            std::string_view(row.is_send ? "send" : "receive"));
+      });
+    };
+    family(Metric::kNetworkPhaseSeconds);
+    each_row(
+        [&](auto cluster, auto job_id, const NetworkRow& row, const Number& gpu, auto direction) {
+          for (std::size_t p = 0; p < 3; ++p)
+            emit({cluster, job_id, gpu.view(), direction, row.is_send ? kSend[p] : kReceive[p]},
+                 row.phase_seconds[p]);
+        });
+    family(Metric::kNetworkBytes);
+    each_row(
+        [&](auto cluster, auto job_id, const NetworkRow& row, const Number& gpu, auto direction) {
+          emit({cluster, job_id, gpu.view(), direction}, row.bytes);
+        });
+    family(Metric::kNetworkOperations);
+    each_row(
+        [&](auto cluster, auto job_id, const NetworkRow& row, const Number& gpu, auto direction) {
+          emit({cluster, job_id, gpu.view(), direction}, row.operations);
+        });
+  }
+
+  void telemetry() {
+    family(Metric::kOperationsUnobserved);
+    each_job([&](auto cluster, auto job_id, const JobText& text) {
+      std::uint64_t unknown = 0;
+      for (std::size_t i = 1; i < text.job->unobserved.size(); ++i) {
+        if (i < kUntimedNames.size()) {
+          emit({cluster, job_id, kUntimedNames[i]}, text.job->unobserved[i]);
+        } else {
+          unknown += text.job->unobserved[i];
+        }
+      }
+      if (unknown > 0) emit({cluster, job_id, "unknown"}, unknown);
+      emit({cluster, job_id, "lost_in_transit"}, text.job->lost_operations);
+    });
+    family(Metric::kTelemetryCoverage);
+    each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
+      double seen = 0;
+      double dropped = 0;
+      for (const RankText& r : c.ranks) {
+        seen += static_cast<double>(r.rank->seen);
+        dropped += static_cast<double>(r.rank->dropped);
+      }
+      // Operations in flight count as covered: at a hang they are what matters.
+      if (seen > 0)
+        emit({cluster, job_id, c.communicator->comm}, std::max(0.0, (seen - dropped) / seen));
+    });
+  }
+
+  void plugin() {
+    family(Metric::kPluginInfo);
+    each_process([&](auto cluster, auto job_id, const ProcessText& p) {
+      const ProcessSnapshot& n = *p.newest;
+      emit({cluster, job_id, p.pid.view(), n.plugin_version, NcclVersion(n.nccl_version).view(),
+            Number::unless_zero(n.interface_version).view(),
+            n.books_seen ? Mask(n.books.mask).view() : ""},
+           kOne);
+    });
+    const auto per_process = [&](Metric metric, auto value) {
+      family(metric);
+      each_process([&](auto cluster, auto job_id, const ProcessText& p) {
+        if (p.books_seen) emit({cluster, job_id, p.pid.view()}, value(p));
+      });
+    };
+    per_process(Metric::kPluginEventsSeen, [](const ProcessText& p) { return p.seen; });
+    per_process(Metric::kPluginEventsRecorded, [](const ProcessText& p) { return p.recorded; });
+    family(Metric::kPluginEventsDropped);
+    each_process([&](auto cluster, auto job_id, const ProcessText& p) {
+      if (!p.books_seen) return;
+      std::uint64_t unknown = 0;
+      for (std::size_t i = 0; i < p.dropped.size(); ++i) {
+        if (i < kDropNames.size()) {
+          emit({cluster, job_id, p.pid.view(), kDropNames[i]}, p.dropped[i]);
+        } else {
+          unknown += p.dropped[i];
+        }
+      }
+      if (unknown > 0) emit({cluster, job_id, p.pid.view(), "unknown"}, unknown);
+    });
+    const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
+    per_process(Metric::kPluginEventsOpen, [](const ProcessText& p) { return p.open; });
+    per_process(Metric::kPluginCallbacks, [](const ProcessText& p) { return p.callbacks; });
+    per_process(Metric::kPluginCallbackSeconds,
+                [&](const ProcessText& p) { return seconds(p.callback_ns); });
+    per_process(Metric::kPluginSenderSeconds,
+                [&](const ProcessText& p) { return seconds(p.sender_ns); });
+    family(Metric::kPluginOverhead);
+    each_process([&](auto cluster, auto job_id, const ProcessText& p) {
+      const ProcessSnapshot& n = *p.newest;
+      if (!n.books_seen || n.start_time_ns == 0 || n.books.time_ns <= n.start_time_ns) return;
+      emit({cluster, job_id, p.pid.view()},
+           static_cast<double>(n.books.callback_ns) /
+               static_cast<double>(n.books.time_ns - n.start_time_ns));
+    });
+    family(Metric::kPluginGovernor);
+    each_process([&](auto cluster, auto job_id, const ProcessText& p) {
+      if (p.newest->books_seen)
+        emit({cluster, job_id, p.pid.view()}, std::uint64_t{p.newest->books.governor});
+    });
+  }
+
+  template <typename Value>
+  void agent_value(Metric metric, Value value) {
+    family(metric);
+    emit({}, value);
+  }
+
+  void agent() {
+    const AgentStats& a = snapshot_.agent;
+    family(Metric::kAgentBuildInfo);
+    emit({snapshot_.agent_version, kMetricSchema}, kOne);
+    agent_value(Metric::kAgentStartTime, self_.start_time_seconds);
+    agent_value(Metric::kAgentConnections, std::uint64_t{a.connections_open});
+    agent_value(Metric::kAgentConnectionsAccepted, a.connections_accepted);
+    agent_value(Metric::kAgentConnectionsRefused, a.refused_connections);
+    agent_value(Metric::kAgentSessionsRefused, a.jobs_refused);
+    agent_value(Metric::kAgentIdentityMismatches, a.identity_mismatches);
+    agent_value(Metric::kAgentFrames, a.frames);
+    agent_value(Metric::kAgentReceivedBytes, a.bytes_received);
+    agent_value(Metric::kAgentRecords, a.records);
+    agent_value(Metric::kAgentUnknownRecords, a.unknown_records);
+    decode_errors();
+    agent_value(Metric::kAgentSeries, counts_.job_series);
+    agent_value(Metric::kAgentSeriesLimit, a.series_limit);
+    agent_value(Metric::kAgentSeriesFolded, a.folded_series);
+    if (snapshot_.realtime_ns > 0) {
+      const auto age_ns = std::max<std::int64_t>(0, self_.now_ns - snapshot_.realtime_ns);
+      agent_value(Metric::kAgentSnapshotAge, static_cast<double>(age_ns) * 1e-9);
+    }
+    agent_value(Metric::kAgentScrapes, self_.scrapes);
+    agent_value(Metric::kAgentScrapeSeconds, self_.scrape_cpu_seconds);
+    agent_value(Metric::kAgentCpuSeconds, self_.cpu_seconds);
+    agent_value(Metric::kAgentResidentMemory, self_.resident_bytes);
+  }
+
+  void decode_errors() {
+    family(Metric::kAgentDecodeErrors);
+    const auto& errors = snapshot_.agent.decode_errors;
+    for (const auto& [reason, count] : errors) emit({reason}, count);
+    // Known reasons begin at 0, so that the first error is seen as an increase.
+    for (auto e = wire::DecodeError::kTooShort; e <= wire::DecodeError::kBadString;
+         e = static_cast<wire::DecodeError>(static_cast<int>(e) + 1)) {
+      const bool given = std::any_of(errors.begin(), errors.end(),
+                                     [&](const auto& known) { return known.first == name(e); });
+      if (!given) emit({name(e)}, std::uint64_t{0});
+    }
+  }
+
+  const Snapshot& snapshot_;
+  const SelfStats& self_;
+  MetricSink& sink_;
+  std::vector<JobText> jobs_;
+  const MetricDefinition* metric_ = nullptr;
+  bool announced_ = false;
+  std::uint64_t series_ = 0;
+  VisitCounts counts_;
+};
+
+}  // namespace
+
+VisitCounts visit_metrics(const Snapshot& snapshot, const SelfStats& self, MetricSink& sink) {
+  return Visit(snapshot, self, sink).run();
+}
+
+}  // namespace ncclscope::agent
