@@ -9,7 +9,9 @@
 namespace ncclscope::agent {
 
 OperationTail::OperationTail(std::size_t capacity)
-    : capacity_(std::max<std::size_t>(capacity, 1)) {}
+    : capacity_(std::max<std::size_t>(capacity, 1)) {
+  ring_.reserve(capacity_);  // address space only: pages come as they are written
+}
 
 std::uint64_t OperationTail::end() const {
   const std::lock_guard lock(mutex_);

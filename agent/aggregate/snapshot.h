@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The immutable picture of a node that everything outside the reactor reads: /metrics, the API, the page.
-// Unique in one snapshot: job_id; comm in a job; (comm, rank) where the rank is known; a row's key in its communicator.
-// Built by the reactor thread, published as shared_ptr<const Snapshot>, never changed after that.
-// Times: seconds and nanoseconds as named; counters are absolute since this agent started unless said otherwise.
+// The immutable picture of a node that everything outside the reactor reads: /metrics, the API, the
+// page. Unique in one snapshot: job_id; comm in a job; (comm, rank) where the rank is known; a
+// row's key in its communicator. Built by the reactor thread, published as shared_ptr<const
+// Snapshot>, never changed after that. Times: seconds and nanoseconds as named; counters are
+// absolute since this agent started unless said otherwise.
 #pragma once
 
 #include <array>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/identity/job_identity.h"
 #include "proto/model/operation.h"
 #include "proto/wire/frame.h"
 
@@ -27,24 +29,13 @@ inline constexpr std::array<const char*, kSizeClasses> kSizeClassNames = {
 /// Bounds of ncclscope_collective_duration_seconds: 10 us * 4^i.
 inline constexpr std::size_t kDurationBounds = 12;
 
-/// Who a job is. Label values are already sanitised and bounded.
-struct JobIdentity {
-  std::string job_id;
-  std::string cluster;
-  std::string user, partition, account, job_name, array_task;
-  std::uint32_t run = 0;
-  std::string kubernetes_namespace, pod;
-  std::string identity_source;  // "cgroup", "claimed", "unknown"
-  std::int64_t uid = -1;        // owner as the kernel says; -1: not proved. Decides who may see the job
-};
-
 enum class RankState : std::uint8_t { kRunning, kFinalized, kVanished };
 
 /// One local rank of one communicator.
 struct RankSnapshot {
-  std::int32_t rank = -1;          // in the communicator, -1 = unknown
+  std::int32_t rank = -1;  // in the communicator, -1 = unknown
   std::string global_rank, local_rank;
-  std::int32_t gpu = -1;           // index on the node in PCI bus order, -1 = unknown
+  std::int32_t gpu = -1;  // index on the node in PCI bus order, -1 = unknown
   std::string gpu_uuid, pci_bus_id;
   std::int64_t pid = 0;
   std::uint64_t session_id = 0;
@@ -56,10 +47,12 @@ struct RankSnapshot {
   std::uint64_t seen = 0, recorded = 0, dropped = 0;
   std::uint64_t oldest_index = ~std::uint64_t{0};
   std::uint64_t oldest_signature = 0;
-  std::uint16_t progress_flags = 0;     // wire::kProgress...
-  double inflight_seconds = 0;          // age of the oldest unfinished operation at snapshot time
+  std::uint16_t progress_flags = 0;  // wire::kProgress...
+  double inflight_seconds = 0;       // age of the oldest unfinished operation at snapshot time
   double sample_age_seconds = 0;
-  double queue_seconds = 0;             // sum of GPU start - enqueue
+  double queue_seconds = 0;  // sum of GPU start - enqueue over queue_operations
+  std::uint64_t queue_operations =
+      0;  // those whose queue time is known (GPU and host clocks could be matched)
   std::vector<wire::Neighbour> neighbours;
 };
 
@@ -71,13 +64,15 @@ struct OperationSumsRow {
   model::Protocol protocol{};
   std::array<std::uint64_t, 3> operations_by_timing{};  // index wire::TimingSource
   std::array<std::uint64_t, 3> bytes_by_timing{};
-  std::uint64_t timed_operations = 0;   // those in busy_seconds: GPU time known and bandwidth defined
-  double bus_bytes = 0;                 // over timed_operations only
-  double busy_seconds = 0;              // over timed_operations only
+  std::uint64_t timed_operations =
+      0;                    // those in busy_seconds: GPU time known and bandwidth defined
+  double bus_bytes = 0;     // over timed_operations only
+  double busy_seconds = 0;  // over timed_operations only
 };
 
-/// Sums of one (communicator, rank, function): GPU-timed operations only, first operations left out, and fused batches
-/// too unless they are all Send and Recv (those enter with their share of the batch: their sum is what counts).
+/// Sums of one (communicator, rank, function): GPU-timed operations only, first operations left
+/// out, and fused batches too unless they are all Send and Recv (those enter with their share of
+/// the batch: their sum is what counts).
 struct RankSumsRow {
   std::int32_t rank = -1;
   std::int32_t gpu = -1;
@@ -88,13 +83,13 @@ struct RankSumsRow {
 };
 
 struct CommunicatorSnapshot {
-  std::string comm;                     // 16 hex digits (hash, or a local name where the hash is unknown), or "other"
+  std::string comm;  // 16 hex digits (hash, or a local name where the hash is unknown), or "other"
   bool hash_known = true;
   std::string name;
-  std::uint32_t nranks = 0, nnodes = 0; // 0 = unknown
-  std::string dimension;                // empty for now
-  std::vector<RankSnapshot> ranks;      // local ranks, by (rank, pid)
-  std::vector<OperationSumsRow> sums;   // collectives and p2p
+  std::uint32_t nranks = 0, nnodes = 0;  // 0 = unknown
+  std::string dimension;                 // empty for now
+  std::vector<RankSnapshot> ranks;       // local ranks, by (rank, pid)
+  std::vector<OperationSumsRow> sums;    // collectives and p2p
   std::vector<RankSumsRow> rank_sums;
 };
 
@@ -123,16 +118,18 @@ struct ProcessSnapshot {
   std::uint16_t interface_version = 0;
   bool connected = false;
   bool said_goodbye = false;
-  bool claimed = false;                 // came over gRPC Ingest
-  std::uint64_t start_time_ns = 0;      // Hello::start_time_ns (CLOCK_MONOTONIC of the plugin's first init)
+  bool claimed = false;  // came over gRPC Ingest
+  std::uint64_t start_time_ns =
+      0;  // Hello::start_time_ns (CLOCK_MONOTONIC of the plugin's first init)
   double books_age_seconds = 0;
   bool books_seen = false;
-  wire::Books books{};                  // plugin's side, last received
-  std::uint64_t records_received = 0;   // distinct indexes counted
+  wire::Books books{};                 // plugin's side, last received
+  std::uint64_t records_received = 0;  // distinct indexes counted
   std::uint64_t operations_received = 0;
-  std::uint64_t operations_unknown = 0; // of operations_received: their communicator had not been announced
-  std::uint64_t records_before = 0;     // acknowledged by an earlier agent instance
-  std::uint64_t records_lost = 0;       // indexes passed over
+  std::uint64_t operations_unknown =
+      0;  // of operations_received: their communicator had not been announced
+  std::uint64_t records_before = 0;  // acknowledged by an earlier agent instance
+  std::uint64_t records_lost = 0;    // indexes passed over
   std::uint64_t records_duplicate = 0;
   std::uint64_t highest_index = 0;
 };
@@ -143,8 +140,10 @@ struct JobSnapshot {
   std::vector<DurationRow> durations;
   std::vector<NetworkRow> network;
   std::vector<ProcessSnapshot> processes;
-  std::array<std::uint64_t, wire::kUntimedReasonCount> unobserved{};  // operations without GPU time, by reason
-  std::uint64_t lost_operations = 0;    // records passed over (an upper bound of operations lost on the way)
+  std::array<std::uint64_t, wire::kUntimedReasonCount>
+      unobserved{};  // operations without GPU time, by reason
+  std::uint64_t lost_operations =
+      0;  // records passed over (an upper bound of operations lost on the way)
 };
 
 /// The agent about itself. Filled by the reactor; scrape costs are added by the exporter.
@@ -158,8 +157,8 @@ struct AgentStats {
   std::vector<std::pair<std::string, std::uint64_t>> decode_errors;  // by reason
   std::uint64_t refused_connections = 0;
   std::uint64_t series_limit = 0;
-  std::uint64_t folded_series = 0;      // communicators folded into "other" and rows folded within one
-  std::uint64_t jobs_refused = 0;       // sessions refused because a limit was reached
+  std::uint64_t folded_series = 0;  // communicators folded into "other" and rows folded within one
+  std::uint64_t jobs_refused = 0;   // sessions refused because a limit was reached
   std::uint64_t identity_mismatches = 0;
 };
 
@@ -167,9 +166,9 @@ struct Snapshot {
   std::string node;
   std::string agent_version;
   std::uint64_t agent_instance = 0;
-  std::int64_t realtime_ns = 0;         // when it was built, since the epoch
+  std::int64_t realtime_ns = 0;  // when it was built, since the epoch
   std::uint64_t generation = 0;
-  std::vector<JobSnapshot> jobs;        // by job_id
+  std::vector<JobSnapshot> jobs;  // by job_id
   AgentStats agent;
 };
 

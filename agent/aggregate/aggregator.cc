@@ -1,0 +1,707 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Records into sums. The hot path is operation(): slot -> row of the sums -> plan batch; the rest is bookkeeping
+// that happens when communicators and processes come and go. Snapshots are built in snapshot_builder.cc.
+#include "agent/aggregate/aggregator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "agent/base/log.h"
+#include "agent/base/result.h"
+#include "agent/identity/label_value.h"
+#include "proto/model/bandwidth.h"
+
+namespace ncclscope::agent {
+namespace {
+
+constexpr std::uint64_t kNever = ~std::uint64_t{0};
+constexpr std::uint64_t kMaxGpuTimeNs = std::uint64_t{1} << 63;  // start + duration cannot overflow below it
+constexpr std::uint32_t kMaxRanks = 1u << 24;                    // more is nonsense
+constexpr std::size_t kMaxNetworkRows = 256;
+constexpr std::size_t kMaxClocks = 64;
+constexpr std::size_t kMaxNeighbours = 4096;
+constexpr const char* kFoldedName = "other";
+
+std::string hex16(std::uint64_t value) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text(16, '0');
+  for (std::size_t i = 0; i < 16; ++i) text[15 - i] = kDigits[value >> (4 * i) & 0xFu];
+  return text;
+}
+
+template <typename Enum>
+Enum known_or_unknown(unsigned value, std::size_t count) {
+  return value < count ? static_cast<Enum>(value) : Enum{};
+}
+
+bool hash_known(const wire::CommunicatorInit& init) {
+  return (init.flags & wire::kCommHashKnown) != 0 && init.hash != 0;
+}
+
+}  // namespace
+
+Aggregator::Aggregator(const Clock& clock, JobResolver& resolver, GpuTable& gpus,
+                       OperationTail& tail, Options options)
+    : clock_(clock), resolver_(resolver), gpus_(gpus), tail_(tail), options_(std::move(options)) {
+  tail_entries_.reserve(wire::kMaxFrameBytes / sizeof(wire::Operation));
+}
+
+Aggregator::~Aggregator() = default;
+
+template <typename Visit>
+void Aggregator::for_each_rank(Visit&& visit) {
+  for (auto& [key, job] : jobs_) {
+    for (auto& [comm, communicator] : job->communicators) {
+      for (auto& rank : communicator->ranks) visit(*rank);
+    }
+    for (auto& process : job->processes) {
+      if (process->folded) visit(*process->folded);
+    }
+  }
+}
+
+// ---- sessions and jobs ---------------------------------------------------------------------------
+
+Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const SessionState& session) {
+  const JobIdentity& who = identity.job;
+  // What different people claim is kept apart, and so is what came through the API.
+  std::string key = concat(who.job_id, "\n", who.identity_source, "\n",
+                           session.peer.claimed ? "api" : "socket", "\n", who.uid);
+  if (const auto it = jobs_.find(key); it != jobs_.end()) {
+    JobIdentity& known = it->second->identity;
+    known.run = std::max(known.run, who.run);
+    return it->second.get();
+  }
+  if (jobs_.size() >= options_.max_jobs) return nullptr;
+  auto job = std::make_unique<Job>();
+  job->key = key;
+  job->identity = who;
+  const auto taken = [&](const std::string& id) {
+    return std::any_of(jobs_.begin(), jobs_.end(),
+                       [&](const auto& other) { return other.second->identity.job_id == id; });
+  };
+  if (taken(who.job_id)) {
+    const std::string base =
+        concat(std::string_view(who.job_id).substr(0, kMaxLabelBytes - 24), "~",
+               session.peer.claimed ? std::string("claimed") : std::to_string(who.uid));
+    job->identity.job_id = base;
+    for (int n = 2; taken(job->identity.job_id); ++n) job->identity.job_id = concat(base, "~", n);
+  }
+  return jobs_.emplace(std::move(key), std::move(job)).first->second.get();
+}
+
+bool Aggregator::session_opened(SessionState& session) {
+  now_ns_ = clock_.monotonic_ns();
+  if (session.process == nullptr) {
+    const ProcessIdentity identity = resolver_.resolve(session.peer, session.claims);
+    if (identity.mismatch) ++identity_mismatches_;
+    Job* job = find_or_make_job(identity, session);
+    if (job == nullptr) {
+      ++jobs_refused_;
+      return false;
+    }
+    auto process = std::make_unique<SinkProcess>();
+    process->session = &session;
+    process->job = job;
+    process->global_rank = identity.global_rank;
+    process->local_rank = identity.local_rank;
+    process->local_index = identity.local_index;
+    session.process = process.get();
+    session.job_id = job->identity.job_id;
+    job->processes.push_back(std::move(process));
+  }
+  SinkProcess& process = *session.process;
+  process.plugin_version = label_value(session.claims.get(wire::StringKey::kPluginVersion));
+  if (process.gone) {
+    process.gone = false;
+    for (CommRank* rank : process.slots) {
+      if (rank != nullptr) rank->state = RankState::kRunning;
+    }
+  }
+  return true;
+}
+
+void Aggregator::session_closed(SessionState& session) {
+  now_ns_ = clock_.monotonic_ns();
+  SinkProcess* process = session.process;
+  if (process == nullptr) return;
+  for (CommRank* rank : process->slots) {
+    if (rank != nullptr) flush(*rank);
+  }
+  // Without a Goodbye it may only be reconnecting; tick() decides.
+  if (session.said_goodbye) end_process(*process);
+}
+
+void Aggregator::end_process(SinkProcess& process) {
+  process.gone = true;
+  for (CommRank* rank : process.slots) {
+    if (rank == nullptr || rank == process.folded.get()) continue;
+    end_rank(*rank,
+             process.session->said_goodbye ? RankState::kFinalized : RankState::kVanished);
+  }
+}
+
+void Aggregator::session_expired(SessionState& session) {
+  SinkProcess* process = std::exchange(session.process, nullptr);
+  if (process == nullptr) return;
+  if (!process->gone) end_process(*process);
+  Job& job = *process->job;
+  job.lost_records += session.records_lost;
+  for (CommRank* rank : process->slots) {
+    if (rank == nullptr) continue;
+    rank->process = nullptr;
+    rank->clock = nullptr;
+    retire(rank->source);
+  }
+  for (auto& [comm, communicator] : job.communicators) {
+    for (auto& rank : communicator->ranks) {  // finalized ones are in no slot
+      if (rank->process == process) {
+        rank->process = nullptr;
+        rank->clock = nullptr;
+      }
+    }
+  }
+  if (process->folded) {
+    flush(*process->folded);
+    retire(process->folded->source);
+  }
+  retire(process->source);
+  std::erase_if(job.processes, [&](const auto& p) { return p.get() == process; });
+}
+
+// ---- communicators -------------------------------------------------------------------------------
+
+CommRank* Aggregator::slot(const SessionState& session, std::uint16_t communicator) {
+  const SinkProcess& process = *session.process;
+  return communicator < process.slots.size() ? process.slots[communicator] : nullptr;
+}
+
+Communicator* Aggregator::find_or_make_communicator(Job& job, const std::string& comm) {
+  if (const auto it = job.communicators.find(comm); it != job.communicators.end()) {
+    return it->second.get();
+  }
+  const bool folded = comm == kFoldedName;
+  if (!folded && communicator_count_ >= options_.max_communicators) return nullptr;
+  auto made = std::make_unique<Communicator>();
+  made->job = &job;
+  made->comm = comm;
+  made->folded = folded;
+  ++communicator_count_;
+  return job.communicators.emplace(comm, std::move(made)).first->second.get();
+}
+
+std::string Aggregator::local_name(SinkProcess& process, const SessionState& session) {
+  return concat("local-", hex16(session.session_id), "-", process.communicators_made++);
+}
+
+GpuClock* Aggregator::clock_for(SinkProcess& process, GpuRef gpu) {
+  for (auto& [known, clock] : process.clocks) {
+    if (known == gpu) return clock.get();
+  }
+  if (process.clocks.size() >= kMaxClocks) return nullptr;
+  return process.clocks.emplace_back(gpu, std::make_unique<GpuClock>()).second.get();
+}
+
+void Aggregator::retire(OperationTail::SourceId& source) {
+  if (source != CommRank::kNoSource) tail_.retire_source(source);
+  source = CommRank::kNoSource;
+}
+
+void Aggregator::renew_source(SessionState& session, CommRank& rank) {
+  retire(rank.source);
+  const Communicator& communicator = *rank.communicator;
+  const Job& job = *communicator.job;
+  TailSource source;
+  source.job_id = job.identity.job_id;
+  source.cluster = job.identity.cluster;
+  source.uid = job.identity.uid;
+  source.comm = communicator.comm;
+  source.hash_known = communicator.hash_known;
+  source.nranks = communicator.nranks;
+  source.rank = rank.rank;
+  source.gpu = gpus_.index(rank.gpu);
+  source.pid = rank.pid;
+  source.session_id = session.session_id;
+  source.communicator_id = rank.id;
+  source.realtime_offset_ns = session.claims.hello.realtime_offset_ns;
+  rank.source = tail_.add_source(std::move(source));
+}
+
+CommRank* Aggregator::folded_rank(SessionState& session) {
+  ++folded_;
+  SinkProcess& process = *session.process;
+  if (!process.folded) {
+    process.folded = std::make_unique<CommRank>();
+    CommRank& rank = *process.folded;
+    rank.communicator = find_or_make_communicator(*process.job, kFoldedName);
+    rank.process = &process;
+    rank.session_id = session.session_id;
+    rank.pid = session.peer.pid;
+    renew_source(session, rank);
+  }
+  return process.folded.get();
+}
+
+bool Aggregator::enter(Communicator& communicator, std::unique_ptr<CommRank>& rank) {
+  if (rank->rank >= 0) {
+    for (auto it = communicator.ranks.begin(); it != communicator.ranks.end(); ++it) {
+      CommRank& known = **it;
+      if (known.rank != rank->rank) continue;
+      const bool alive = known.state == RankState::kRunning && known.process != nullptr &&
+                         known.process->session->connection != nullptr;
+      if (alive) return false;
+      leave(known);
+      for (std::size_t f = 0; f < known.sums.size(); ++f) {
+        rank->sums[f].operations += known.sums[f].operations;
+        rank->sums[f].seconds += known.sums[f].seconds;
+        rank->sums[f].bus_bytes += known.sums[f].bus_bytes;
+      }
+      rank->queue_seconds += known.queue_seconds;
+      rank->queue_operations += known.queue_operations;
+      communicator.ranks.erase(it);
+      break;
+    }
+  }
+  rank->communicator = &communicator;
+  communicator.ranks.push_back(std::move(rank));
+  return true;
+}
+
+/// Lets go of everything that points at the rank. It may be destroyed after this.
+void Aggregator::leave(CommRank& rank) {
+  flush(rank);
+  retire(rank.source);
+  if (rank.process != nullptr && rank.id < rank.process->slots.size() &&
+      rank.process->slots[rank.id] == &rank) {
+    rank.process->slots[rank.id] = nullptr;
+  }
+}
+
+void Aggregator::end_rank(CommRank& rank, RankState state) {
+  flush(rank);
+  if (rank.state != RankState::kRunning) return;
+  rank.state = state;
+  rank.ended_ns = clock_.monotonic_ns();
+}
+
+void Aggregator::describe(SessionState& session, CommRank& rank, const wire::CommunicatorInit& init,
+                          const CommunicatorStrings& strings) {
+  SinkProcess& process = *session.process;
+  Communicator& communicator = *rank.communicator;
+  if ((init.flags & wire::kCommRanksKnown) != 0 && init.nranks > 0 && init.nranks <= kMaxRanks) {
+    communicator.nranks = init.nranks;
+    communicator.nnodes = init.nnodes;
+  }
+  if (!strings.name.empty()) communicator.name = label_value(strings.name);
+  if (!strings.gpu_uuid.empty()) rank.gpu_uuid = label_value(strings.gpu_uuid);
+  if (!strings.pci_bus_id.empty()) rank.pci_bus_id = label_value(strings.pci_bus_id);
+  rank.gpu = gpus_.find(rank.pci_bus_id, process.local_index, init.cuda_device);
+  rank.clock = clock_for(process, rank.gpu);
+  if (process.gpu == GpuRef{}) {
+    process.gpu = rank.gpu;
+  } else if (process.gpu != rank.gpu && rank.gpu != GpuRef{}) {
+    process.several_gpus = true;
+  }
+  if (init.init_time_ns != 0) rank.init_time_ns = init.init_time_ns;
+  renew_source(session, rank);
+}
+
+CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorInit& init,
+                                const CommunicatorStrings& strings) {
+  SinkProcess& process = *session.process;
+  auto rank = std::make_unique<CommRank>();
+  rank->process = &process;
+  rank->id = init.communicator;
+  rank->session_id = session.session_id;
+  rank->pid = session.peer.pid != 0 ? session.peer.pid : session.claims.hello.pid;
+  rank->rank = (init.flags & wire::kCommRankKnown) != 0 ? init.rank : -1;
+  rank->global_rank = process.global_rank;
+  rank->local_rank = process.local_rank;
+  CommRank* made = rank.get();
+  const bool known = hash_known(init);
+  Communicator* communicator = find_or_make_communicator(
+      *process.job, known ? hex16(init.hash) : local_name(process, session));
+  if (communicator == nullptr) return folded_rank(session);
+  if (enter(*communicator, rank)) {
+    communicator->hash_known = known;
+    communicator->hash = init.hash;
+  } else {
+    // Another living process says it is this very rank. It is not for us to say who lies: kept apart.
+    ++identity_mismatches_;
+    communicator = find_or_make_communicator(*process.job, local_name(process, session));
+    if (communicator == nullptr || !enter(*communicator, rank)) return folded_rank(session);
+  }
+  describe(session, *made, init, strings);
+  return made;
+}
+
+void Aggregator::rekey(SessionState& session, CommRank& rank, const wire::CommunicatorInit& init) {
+  Communicator& old = *rank.communicator;
+  Job& job = *old.job;
+  Communicator* target = find_or_make_communicator(job, hex16(init.hash));
+  if (target == nullptr) return;  // at the limit: stays under its local name
+  flush(rank);
+  const auto it = std::find_if(old.ranks.begin(), old.ranks.end(),
+                               [&](const auto& r) { return r.get() == &rank; });
+  std::unique_ptr<CommRank> moving = std::move(*it);
+  old.ranks.erase(it);
+  if (!enter(*target, moving)) {
+    ++identity_mismatches_;
+    old.ranks.push_back(std::move(moving));
+    return;
+  }
+  target->hash_known = true;
+  target->hash = init.hash;
+  if (target->nranks == 0) {
+    target->nranks = old.nranks;
+    target->nnodes = old.nnodes;
+  }
+  if (target->name.empty()) target->name = old.name;
+  target->sums.merge(old.sums, folded_);
+  // A local name is used by one rank only, so nothing is left behind.
+  --communicator_count_;
+  job.communicators.erase(std::string(old.comm));
+  static_cast<void>(session);
+}
+
+void Aggregator::communicator_init(SessionState& session, const wire::CommunicatorInit& init,
+                                   const CommunicatorStrings& strings) {
+  SinkProcess& process = *session.process;
+  if (init.communicator >= kMaxCommunicatorId) {
+    ++folded_;
+    return;
+  }
+  if (process.slots.size() <= init.communicator) process.slots.resize(init.communicator + 1u);
+  CommRank* rank = process.slots[init.communicator];
+  if (rank != nullptr && rank == process.folded.get()) return;
+  if (rank != nullptr) {
+    const bool other_hash = hash_known(init) && rank->communicator->hash_known &&
+                            rank->communicator->hash != init.hash;
+    const bool other_time = init.init_time_ns != 0 && rank->init_time_ns != 0 &&
+                            init.init_time_ns != rank->init_time_ns;
+    if (other_hash || other_time) {
+      // The id is used again and the finalize in between was lost.
+      end_rank(*rank, RankState::kFinalized);
+      leave(*rank);
+      rank = nullptr;
+    }
+  }
+  if (rank == nullptr) {
+    rank = make_rank(session, init, strings);
+    process.slots[init.communicator] = rank;
+    return;
+  }
+  if (rank->rank < 0 && (init.flags & wire::kCommRankKnown) != 0 && init.rank >= 0) {
+    const auto& ranks = rank->communicator->ranks;
+    const bool taken = std::any_of(ranks.begin(), ranks.end(),
+                                   [&](const auto& r) { return r->rank == init.rank; });
+    if (!taken) rank->rank = init.rank;
+  }
+  if (hash_known(init) && !rank->communicator->hash_known) rekey(session, *rank, init);
+  describe(session, *rank, init, strings);
+}
+
+bool Aggregator::finalize(SessionState& session, const wire::CommunicatorFinalize& finalize,
+                          std::uint64_t) {
+  CommRank* rank = slot(session, finalize.communicator);
+  if (rank == nullptr) return false;
+  SinkProcess& process = *session.process;
+  if (rank == process.folded.get()) {
+    flush(*rank);
+    process.slots[finalize.communicator] = nullptr;
+    return true;
+  }
+  wire::Progress& p = rank->progress;
+  rank->has_progress = true;
+  p.time_ns = finalize.time_ns;
+  p.collectives_enqueued = finalize.collectives_enqueued;
+  p.collectives_completed = finalize.collectives_completed;
+  p.collectives_started = std::max(p.collectives_started, p.collectives_completed);
+  p.p2p_enqueued = finalize.p2p_enqueued;
+  p.p2p_completed = finalize.p2p_completed;
+  p.p2p_started = std::max(p.p2p_started, p.p2p_completed);
+  p.seen = finalize.seen;
+  p.oldest_index = kNever;
+  p.oldest_time_ns = 0;
+  p.oldest_signature = 0;
+  p.flags |= wire::kProgressFinalized;
+  end_rank(*rank, RankState::kFinalized);
+  leave(*rank);
+  return true;
+}
+
+// ---- state ---------------------------------------------------------------------------------------
+
+void Aggregator::books(SessionState& session, const wire::Books& books) {
+  SinkProcess& process = *session.process;
+  if (process.books_seen && books.time_ns < process.books.time_ns) return;
+  process.books_seen = true;
+  process.books = books;
+  process.books_at_ns = now_ns_;
+}
+
+bool Aggregator::progress(SessionState& session, const wire::Progress& progress) {
+  CommRank* rank = slot(session, progress.communicator);
+  if (rank == nullptr) return false;
+  if (rank == session.process->folded.get()) return true;
+  if (rank->has_progress && progress.time_ns < rank->progress.time_ns) return true;
+  rank->has_progress = true;
+  rank->progress = progress;
+  return true;
+}
+
+bool Aggregator::neighbours(SessionState& session, const wire::Neighbours& head,
+                            std::span<const std::byte> peers) {
+  CommRank* rank = slot(session, head.communicator);
+  if (rank == nullptr) return false;
+  if (rank == session.process->folded.get()) return true;
+  for (; !peers.empty(); peers = peers.subspan(sizeof(wire::Neighbour))) {
+    wire::Neighbour neighbour{};
+    std::memcpy(&neighbour, peers.data(), sizeof neighbour);
+    const auto same = [&](const wire::Neighbour& n) {
+      return n.peer == neighbour.peer && n.is_send == neighbour.is_send;
+    };
+    const auto it = std::find_if(rank->neighbours.begin(), rank->neighbours.end(), same);
+    if (it != rank->neighbours.end()) {
+      *it = neighbour;
+    } else if (rank->neighbours.size() < kMaxNeighbours) {
+      rank->neighbours.push_back(neighbour);
+    }
+  }
+  return true;
+}
+
+// ---- operations ----------------------------------------------------------------------------------
+
+void Aggregator::frame_begin(SessionState&, std::uint64_t send_time_ns) {
+  now_ns_ = clock_.monotonic_ns();
+  send_time_ns_ = send_time_ns;
+}
+
+void Aggregator::frame_end(SessionState&) {
+  tail_.append(tail_entries_);
+  tail_entries_.clear();
+}
+
+void Aggregator::push_tail(OperationTail::SourceId source, wire::RecordType type,
+                           const void* record, std::uint64_t index) {
+  OperationTail::Entry& entry = tail_entries_.emplace_back();
+  entry.source = source;
+  entry.type = type;
+  entry.record_index = index;
+  std::memcpy(entry.bytes, record, sizeof entry.bytes);
+}
+
+bool Aggregator::operation(SessionState& session, const wire::Operation& operation,
+                           std::uint64_t index) {
+  CommRank* const rank = slot(session, operation.communicator);
+  if (rank == nullptr) return false;
+  push_tail(rank->source, wire::RecordType::kOperation, &operation, index);
+
+  Communicator& communicator = *rank->communicator;
+  const auto function = known_or_unknown<model::Function>(operation.function, model::kFunctionCount);
+  const auto datatype = known_or_unknown<model::DataType>(operation.datatype, model::kDataTypeCount);
+  const auto algorithm = known_or_unknown<model::Algorithm>(operation.algorithm_protocol & 0xFu,
+                                                            model::kAlgorithmCount);
+  const auto protocol = known_or_unknown<model::Protocol>(operation.algorithm_protocol >> 4u,
+                                                          model::kProtocolCount);
+  const std::uint64_t bytes =
+      model::message_bytes(function, wire::count_of(operation), datatype, communicator.nranks);
+  const std::uint8_t size_class = size_class_of(bytes);
+  const OperationSums::RowIndex row_index =
+      communicator.sums.find(function, size_class, algorithm, protocol, folded_);
+  OperationSumsRow& row = communicator.sums.row(row_index);
+  std::size_t timing = operation.flags & wire::operation_flags::kTimingMask;
+  if (timing >= row.operations_by_timing.size()) timing = 0;
+  ++row.operations_by_timing[timing];
+  row.bytes_by_timing[timing] += bytes;
+
+  if (timing != static_cast<std::size_t>(wire::TimingSource::kGpu)) {
+    std::size_t reason = operation.untimed_reason;
+    if (reason == 0) reason = static_cast<std::size_t>(wire::UntimedReason::kNotCarried);
+    ++communicator.job->unobserved[std::min(reason, wire::kUntimedReasonCount - 1)];
+    return true;
+  }
+  const std::uint64_t duration = wire::duration_ns_of(operation);
+  if (duration == 0 || operation.gpu_start_ns >= kMaxGpuTimeNs) {
+    ++communicator.job->unobserved[static_cast<std::size_t>(wire::UntimedReason::kTimingRejected)];
+    return true;
+  }
+  const std::uint16_t flags = operation.flags;
+  if (rank->clock != nullptr && (flags & wire::operation_flags::kGraph) == 0) {
+    // Without an API event, api_time_ns may lie behind the launch and bounds nothing.
+    const bool api_seen = (flags & wire::operation_flags::kApiSeen) != 0;
+    rank->clock->observe(api_seen ? operation.api_time_ns : 0, operation.gpu_start_ns,
+                         operation.gpu_start_ns + duration, send_time_ns_);
+    std::int64_t queue = 0;
+    if (rank->clock->queue_ns(wire::enqueue_time_ns_of(operation), operation.gpu_start_ns, queue)) {
+      rank->queue_seconds += static_cast<double>(queue) * 1e-9;
+      ++rank->queue_operations;
+    }
+  }
+  TimedItem item;
+  item.start_ns = operation.gpu_start_ns;
+  item.duration_ns = duration;
+  item.bus_bytes = static_cast<double>(bytes) * model::bus_factor(function, communicator.nranks);
+  item.row = row_index;
+  item.function = function;
+  item.size_class = size_class;
+  item.warmup = (flags & wire::operation_flags::kWarmup) != 0;
+
+  const std::uint16_t plan = wire::plan_of(operation);
+  if (plan == 0) {
+    apply(*rank, AttributedItem{item, static_cast<double>(duration), false, true});
+    return true;
+  }
+  PlanBatch& pending = rank->pending;
+  if (!pending.empty() && (pending.plan() != plan || pending.size() >= PlanBatch::kMaxItems ||
+                           pending_items_ >= options_.max_pending_items)) {
+    flush(*rank);
+  }
+  pending.add(plan, item, now_ns_);
+  ++pending_items_;
+  return true;
+}
+
+void Aggregator::flush(CommRank& rank) {
+  pending_items_ -= rank.pending.size();
+  rank.pending.flush([&](const AttributedItem& item) { apply(rank, item); });
+}
+
+void Aggregator::apply(CommRank& rank, const AttributedItem& attributed) {
+  const TimedItem& item = attributed.item;
+  const double seconds = attributed.duration_ns * 1e-9;
+  Communicator& communicator = *rank.communicator;
+  if (item.bus_bytes > 0) {
+    OperationSumsRow& row = communicator.sums.row(item.row);
+    ++row.timed_operations;
+    row.bus_bytes += item.bus_bytes;
+    row.busy_seconds += seconds;
+  }
+  communicator.job->durations.observe(item.function, item.size_class,
+                                      static_cast<std::uint64_t>(attributed.duration_ns));
+  if (attributed.rank_sums && !item.warmup) {
+    RankSums& sums = rank.sums[static_cast<std::size_t>(item.function)];
+    ++sums.operations;
+    sums.seconds += seconds;
+    sums.bus_bytes += item.bus_bytes;
+  }
+}
+
+bool Aggregator::network(SessionState& session, const wire::NetworkPhases& phases,
+                         std::uint64_t index) {
+  SinkProcess& process = *session.process;
+  const bool foreign = phases.communicator == wire::kNoCommunicator;
+  CommRank* rank = foreign ? nullptr : slot(session, phases.communicator);
+  if (!foreign && rank == nullptr) return false;
+  if (foreign && process.source == CommRank::kNoSource) {
+    TailSource source;
+    source.job_id = process.job->identity.job_id;
+    source.cluster = process.job->identity.cluster;
+    source.uid = process.job->identity.uid;
+    source.pid = session.peer.pid;
+    source.session_id = session.session_id;
+    source.communicator_id = wire::kNoCommunicator;
+    source.realtime_offset_ns = session.claims.hello.realtime_offset_ns;
+    process.source = tail_.add_source(std::move(source));
+  }
+  push_tail(foreign ? process.source : rank->source, wire::RecordType::kNetworkPhases, &phases,
+            index);
+  GpuRef gpu;
+  if (rank != nullptr) {
+    gpu = rank->gpu;
+  } else if (!process.several_gpus) {
+    gpu = process.gpu;
+  }
+  const bool is_send = phases.is_send != 0;
+  std::vector<NetworkSums>& rows = process.job->network;
+  auto it = std::find_if(rows.begin(), rows.end(), [&](const NetworkSums& r) {
+    return r.gpu == gpu && r.is_send == is_send;
+  });
+  if (it == rows.end()) {
+    if (rows.size() >= kMaxNetworkRows) {
+      ++folded_;
+      return true;
+    }
+    NetworkSums made;
+    made.gpu = gpu;
+    made.is_send = is_send;
+    it = rows.insert(rows.end(), made);
+  }
+  for (std::size_t i = 0; i < it->phase_seconds.size(); ++i) {
+    it->phase_seconds[i] += static_cast<double>(phases.phase_ns[i]) * 1e-9;
+  }
+  it->bytes += phases.bytes;
+  ++it->operations;
+  return true;
+}
+
+bool Aggregator::channel(SessionState& session, const wire::ChannelDetail& detail,
+                         std::uint64_t index) {
+  const CommRank* rank = slot(session, detail.communicator);
+  if (rank == nullptr) return false;
+  push_tail(rank->source, wire::RecordType::kChannelDetail, &detail, index);
+  return true;
+}
+
+// ---- time ----------------------------------------------------------------------------------------
+
+void Aggregator::tick() {
+  const std::uint64_t now = clock_.monotonic_ns();
+  now_ns_ = now;
+  if (pending_items_ > 0) {
+    for_each_rank([&](CommRank& rank) {
+      if (!rank.pending.empty() && now - rank.pending.since_ns() >= options_.batch_age_ns) {
+        flush(rank);
+      }
+    });
+  }
+  for (auto& [key, job] : jobs_) {
+    for (auto& process : job->processes) {
+      const SessionState& session = *process->session;
+      if (!process->gone && session.connection == nullptr &&
+          now - session.closed_at_ns >= options_.vanish_ns) {
+        end_process(*process);
+      }
+    }
+  }
+  expire(now);
+}
+
+void Aggregator::flush_all() {
+  for_each_rank([&](CommRank& rank) { flush(rank); });
+}
+
+void Aggregator::expire(std::uint64_t now) {
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    auto& communicators = job->second->communicators;
+    for (auto it = communicators.begin(); it != communicators.end();) {
+      auto& ranks = it->second->ranks;
+      std::erase_if(ranks, [&](const std::unique_ptr<CommRank>& rank) {
+        if (rank->state == RankState::kRunning || now - rank->ended_ns < options_.grace_ns) {
+          return false;
+        }
+        leave(*rank);
+        return true;
+      });
+      if (ranks.empty() && !it->second->folded) {
+        it = communicators.erase(it);
+        --communicator_count_;
+      } else {
+        ++it;
+      }
+    }
+    const bool only_folded =
+        communicators.empty() || (communicators.size() == 1 && communicators.begin()->second->folded);
+    if (job->second->processes.empty() && only_folded) {
+      communicator_count_ -= communicators.size();
+      job = jobs_.erase(job);
+    } else {
+      ++job;
+    }
+  }
+}
+
+}  // namespace ncclscope::agent

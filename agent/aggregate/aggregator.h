@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Turns records into sums: the owner of all live tables.
+//   Thread: reactor only; readers get snapshots.   Cost: O(1) per record, no allocation in steady state.
+//   Bounds: Limits. What exceeds them is folded into the communicator "other" (and counted), never dropped
+//           silently; a session beyond the limit of jobs is refused.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/snapshot.h"
+#include "agent/aggregate/tables.h"
+#include "agent/base/clock.h"
+#include "agent/identity/gpu_table.h"
+#include "agent/identity/job_resolver.h"
+#include "agent/ingest/ingest_stats.h"
+#include "agent/ingest/record_sink.h"
+
+namespace ncclscope::agent {
+
+class Aggregator final : public RecordSink {
+ public:
+  /// Communicator ids of a session lie below this.
+  static constexpr std::uint16_t kMaxCommunicatorId = 4096;
+
+  struct Options {
+    std::string node;
+    std::string agent_version;
+    std::uint64_t agent_instance = 1;
+    std::uint64_t grace_ns = 300'000'000'000;   // how long what has ended is still shown
+    std::uint64_t vanish_ns = 3'000'000'000;    // how long a process may be away before it counts as vanished
+    std::uint64_t batch_age_ns = 500'000'000;   // after which a plan is taken as complete
+    std::size_t max_jobs = 256;
+    std::size_t max_communicators = 4096;       // all jobs together
+    std::size_t max_pending_items = 262'144;    // operations waiting for the rest of their plan
+  };
+  Aggregator(const Clock& clock, JobResolver& resolver, GpuTable& gpus, OperationTail& tail,
+             Options options);
+  ~Aggregator() override;
+
+  // ---- RecordSink -------------------------------------------------------------------------------
+  bool session_opened(SessionState& session) override;
+  void session_closed(SessionState& session) override;
+  void session_expired(SessionState& session) override;
+  void communicator_init(SessionState& session, const wire::CommunicatorInit& init,
+                         const CommunicatorStrings& strings) override;
+  void books(SessionState& session, const wire::Books& books) override;
+  bool progress(SessionState& session, const wire::Progress& progress) override;
+  bool neighbours(SessionState& session, const wire::Neighbours& head,
+                  std::span<const std::byte> peers) override;
+  bool operation(SessionState& session, const wire::Operation& operation,
+                 std::uint64_t index) override;
+  bool network(SessionState& session, const wire::NetworkPhases& phases,
+               std::uint64_t index) override;
+  bool channel(SessionState& session, const wire::ChannelDetail& detail,
+               std::uint64_t index) override;
+  bool finalize(SessionState& session, const wire::CommunicatorFinalize& finalize,
+                std::uint64_t index) override;
+  void frame_begin(SessionState& session, std::uint64_t send_time_ns) override;
+  void frame_end(SessionState& session) override;
+
+  // ---- the reactor's timers ---------------------------------------------------------------------
+  /// Flushes plans that are complete by age, marks vanished processes, frees what is past its grace time.
+  /// About every 250 ms.
+  void tick();
+  /// Flushes all plans whatever their age (before the last snapshot).
+  void flush_all();
+  /// The picture of now. `stats` are the way in's counters.
+  [[nodiscard]] SnapshotPtr build(const IngestStats& stats);
+
+  void set_grace_ns(std::uint64_t grace_ns) { options_.grace_ns = grace_ns; }
+  [[nodiscard]] std::uint64_t folded() const { return folded_; }
+  [[nodiscard]] std::size_t communicators() const { return communicator_count_; }
+
+ private:
+  static CommRank* slot(const SessionState& session, std::uint16_t communicator);
+  Job* find_or_make_job(const ProcessIdentity& identity, const SessionState& session);
+  Communicator* find_or_make_communicator(Job& job, const std::string& comm);
+  CommRank* make_rank(SessionState& session, const wire::CommunicatorInit& init,
+                      const CommunicatorStrings& strings);
+  CommRank* folded_rank(SessionState& session);
+  /// Puts `rank` into `communicator`, taking over a rank of the same number that has ended.
+  /// False when that rank is alive: then nothing was done.
+  bool enter(Communicator& communicator, std::unique_ptr<CommRank>& rank);
+  void describe(SessionState& session, CommRank& rank, const wire::CommunicatorInit& init,
+                const CommunicatorStrings& strings);
+  void rekey(SessionState& session, CommRank& rank, const wire::CommunicatorInit& init);
+  std::string local_name(SinkProcess& process, const SessionState& session);
+  void end_rank(CommRank& rank, RankState state);
+  void end_process(SinkProcess& process);
+  void leave(CommRank& rank);
+  void flush(CommRank& rank);
+  void apply(CommRank& rank, const AttributedItem& item);
+  GpuClock* clock_for(SinkProcess& process, GpuRef gpu);
+  void renew_source(SessionState& session, CommRank& rank);
+  void retire(OperationTail::SourceId& source);
+  void push_tail(OperationTail::SourceId source, wire::RecordType type, const void* record,
+                 std::uint64_t index);
+  void expire(std::uint64_t now);
+  template <typename Visit>
+  void for_each_rank(Visit&& visit);
+  void fill(const Job& job, JobSnapshot& out, std::uint64_t now) const;
+  void fill(const Communicator& communicator, CommunicatorSnapshot& out, std::uint64_t now) const;
+
+  const Clock& clock_;
+  JobResolver& resolver_;
+  GpuTable& gpus_;
+  OperationTail& tail_;
+  Options options_;
+  std::map<std::string, std::unique_ptr<Job>> jobs_;  // by key
+  std::size_t communicator_count_ = 0;
+  std::size_t pending_items_ = 0;
+  std::uint64_t folded_ = 0;
+  std::uint64_t jobs_refused_ = 0;
+  std::uint64_t identity_mismatches_ = 0;
+  std::uint64_t generation_ = 0;
+  std::uint64_t now_ns_ = 0;         // of the frame being handled
+  std::uint64_t send_time_ns_ = 0;   // of the frame being handled, on the sender's clock
+  std::vector<OperationTail::Entry> tail_entries_;  // of the frame being handled
+};
+
+}  // namespace ncclscope::agent

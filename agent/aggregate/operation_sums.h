@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums of a communicator's operations by (function, size class, algorithm, protocol), and duration histograms.
+//   Thread: reactor.   Cost: one table lookup per operation; memory grows with distinct keys only, and is bounded.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "agent/aggregate/snapshot.h"
+
+namespace ncclscope::agent {
+
+[[nodiscard]] constexpr std::uint8_t size_class_of(std::uint64_t bytes) noexcept {
+  unsigned size = 0;
+  for (const std::uint64_t bound : kSizeClassBounds) size += bytes > bound ? 1u : 0u;
+  return static_cast<std::uint8_t>(size);
+}
+
+/// Smallest i with duration <= 10 us * 4^i; kDurationBounds for longer ones.
+[[nodiscard]] constexpr std::size_t duration_bucket(std::uint64_t duration_ns) noexcept {
+  const std::uint64_t tens = (duration_ns + 9'999) / 10'000;
+  if (tens <= 1) return 0;
+  const auto i = static_cast<std::size_t>((std::bit_width(tens - 1) + 1) / 2);
+  return i < kDurationBounds ? i : kDurationBounds;
+}
+
+class OperationSums {
+ public:
+  static constexpr std::size_t kMaxRows = 512;
+  using RowIndex = std::uint16_t;
+
+  /// The row of this key, made if new. When the table is full, algorithm and protocol are folded into "Unknown"
+  /// (and `folded` counts that); the rows for those always have room.
+  RowIndex find(model::Function function, std::uint8_t size_class, model::Algorithm algorithm,
+                model::Protocol protocol, std::uint64_t& folded);
+  [[nodiscard]] OperationSumsRow& row(RowIndex i) { return rows_[i]; }
+  [[nodiscard]] const std::vector<OperationSumsRow>& rows() const { return rows_; }
+  /// Adds the sums of another table.
+  void merge(const OperationSums& other, std::uint64_t& folded);
+
+ private:
+  static constexpr std::size_t kCacheSlots = 64;
+  RowIndex find_slow(std::uint32_t key, std::uint64_t& folded);
+
+  std::vector<OperationSumsRow> rows_;
+  std::vector<std::uint32_t> keys_;  // of rows_
+  struct Slot {
+    std::uint32_t key = ~std::uint32_t{0};
+    RowIndex row = 0;
+  };
+  std::array<Slot, kCacheSlots> cache_{};
+};
+
+/// Duration histograms of a job by (function, size class).
+class DurationTable {
+ public:
+  void observe(model::Function function, std::uint8_t size_class, std::uint64_t duration_ns);
+  [[nodiscard]] const std::vector<DurationRow>& rows() const { return rows_; }
+
+ private:
+  std::array<std::uint8_t, model::kFunctionCount * kSizeClasses> index_{};  // row + 1, 0 = none
+  std::vector<DurationRow> rows_;
+};
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Copies the live tables into a snapshot. Runs on the reactor about once a second; readers never see live tables.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "agent/aggregate/aggregator.h"
+
+namespace ncclscope::agent {
+namespace {
+
+/// now - then in seconds, where `then` may be on a clock that differs by `offset_ns`; not below 0.
+double age_seconds(std::uint64_t now, std::uint64_t then, std::int64_t offset_ns) {
+  const auto age = static_cast<std::int64_t>(now - then) - offset_ns;
+  return age > 0 ? static_cast<double>(age) * 1e-9 : 0.0;
+}
+
+}  // namespace
+
+void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& out,
+                      std::uint64_t now) const {
+  out.comm = communicator.comm;
+  out.hash_known = communicator.hash_known;
+  out.name = communicator.name;
+  out.nranks = communicator.nranks;
+  out.nnodes = communicator.nnodes;
+  out.sums = communicator.sums.rows();
+  out.ranks.reserve(communicator.ranks.size());
+  for (const auto& from : communicator.ranks) {
+    const wire::Progress& p = from->progress;
+    const std::int64_t offset =
+        from->process != nullptr ? from->process->session->clock_offset_ns : 0;
+    RankSnapshot& to = out.ranks.emplace_back();
+    to.rank = from->rank;
+    to.global_rank = from->global_rank;
+    to.local_rank = from->local_rank;
+    to.gpu = gpus_.index(from->gpu);
+    to.gpu_uuid = from->gpu_uuid;
+    to.pci_bus_id = from->pci_bus_id;
+    to.pid = from->pid;
+    to.session_id = from->session_id;
+    to.communicator_id = from->id;
+    to.state = from->state;
+    to.queue_seconds = from->queue_seconds;
+    to.queue_operations = from->queue_operations;
+    to.neighbours = from->neighbours;
+    if (from->has_progress) {
+      to.collectives_enqueued = p.collectives_enqueued;
+      to.collectives_started = p.collectives_started;
+      to.collectives_completed = p.collectives_completed;
+      to.p2p_enqueued = p.p2p_enqueued;
+      to.p2p_started = p.p2p_started;
+      to.p2p_completed = p.p2p_completed;
+      to.seen = p.seen;
+      to.recorded = p.recorded;
+      to.dropped = p.dropped;
+      to.oldest_index = p.oldest_index;
+      to.oldest_signature = p.oldest_signature;
+      to.progress_flags = p.flags;
+      to.sample_age_seconds = age_seconds(now, p.time_ns, offset);
+      // A process that has gone waits for nothing: its state says what became of it.
+      if (from->state == RankState::kRunning && p.oldest_index != ~std::uint64_t{0} &&
+          p.oldest_time_ns != 0) {
+        to.inflight_seconds = age_seconds(now, p.oldest_time_ns, offset);
+      }
+    }
+    for (std::size_t f = 0; f < from->sums.size(); ++f) {
+      const RankSums& sums = from->sums[f];
+      if (sums.operations == 0) continue;
+      out.rank_sums.push_back(RankSumsRow{from->rank, to.gpu, static_cast<model::Function>(f),
+                                          sums.operations, sums.seconds, sums.bus_bytes});
+    }
+  }
+  std::sort(out.ranks.begin(), out.ranks.end(), [](const RankSnapshot& a, const RankSnapshot& b) {
+    return std::tie(a.rank, a.pid, a.communicator_id) < std::tie(b.rank, b.pid, b.communicator_id);
+  });
+}
+
+void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const {
+  out.identity = job.identity;
+  out.durations = job.durations.rows();
+  out.unobserved = job.unobserved;
+  out.lost_operations = job.lost_records;
+  out.communicators.reserve(job.communicators.size());
+  for (const auto& [comm, communicator] : job.communicators) {
+    fill(*communicator, out.communicators.emplace_back(), now);
+  }
+  for (const NetworkSums& from : job.network) {
+    const std::int32_t gpu = gpus_.index(from.gpu);
+    // Two references can turn out to be the same GPU (a fallback index, and a bus id).
+    auto to = std::find_if(out.network.begin(), out.network.end(), [&](const NetworkRow& row) {
+      return row.gpu == gpu && row.is_send == from.is_send;
+    });
+    if (to == out.network.end()) {
+      to = out.network.insert(out.network.end(), NetworkRow{});
+      to->gpu = gpu;
+      to->is_send = from.is_send;
+    }
+    for (std::size_t i = 0; i < to->phase_seconds.size(); ++i) {
+      to->phase_seconds[i] += from.phase_seconds[i];
+    }
+    to->bytes += from.bytes;
+    to->operations += from.operations;
+  }
+  for (const auto& from : job.processes) {
+    const SessionState& session = *from->session;
+    ProcessSnapshot& to = out.processes.emplace_back();
+    to.pid = session.peer.pid != 0 ? session.peer.pid : session.claims.hello.pid;
+    to.session_id = session.session_id;
+    to.plugin_version = from->plugin_version;
+    to.nccl_version = session.claims.hello.nccl_version;
+    to.interface_version = session.claims.hello.interface_version;
+    to.connected = session.connection != nullptr;
+    to.said_goodbye = session.said_goodbye;
+    to.claimed = session.peer.claimed;
+    to.books_seen = from->books_seen;
+    if (from->books_seen) {
+      to.books = from->books;
+      to.books_age_seconds = age_seconds(now, from->books_at_ns, 0);
+    }
+    to.records_received = session.records_received;
+    to.operations_received = session.operations_received;
+    to.operations_unknown = session.operations_unknown;
+    to.records_before = session.records_before;
+    to.records_lost = session.records_lost;
+    to.records_duplicate = session.records_duplicate;
+    to.highest_index = session.highest_index;
+    out.lost_operations += session.records_lost;
+  }
+  std::sort(out.processes.begin(), out.processes.end(),
+            [](const ProcessSnapshot& a, const ProcessSnapshot& b) {
+              return std::tie(a.pid, a.session_id) < std::tie(b.pid, b.session_id);
+            });
+}
+
+SnapshotPtr Aggregator::build(const IngestStats& stats) {
+  auto snapshot = std::make_shared<Snapshot>();
+  const std::uint64_t now = clock_.monotonic_ns();
+  snapshot->node = options_.node;
+  snapshot->agent_version = options_.agent_version;
+  snapshot->agent_instance = options_.agent_instance;
+  snapshot->realtime_ns = clock_.realtime_ns();
+  snapshot->generation = ++generation_;
+  snapshot->jobs.reserve(jobs_.size());
+  for (const auto& [key, job] : jobs_) fill(*job, snapshot->jobs.emplace_back(), now);
+  std::sort(snapshot->jobs.begin(), snapshot->jobs.end(),
+            [](const JobSnapshot& a, const JobSnapshot& b) {
+              return a.identity.job_id < b.identity.job_id;
+            });
+  AgentStats& agent = snapshot->agent;
+  agent.connections_accepted = stats.connections_accepted;
+  agent.connections_open = stats.connections_open;
+  agent.frames = stats.frames;
+  agent.bytes_received = stats.bytes_received;
+  agent.records = stats.records;
+  agent.unknown_records = stats.unknown_records;
+  for (std::size_t i = 1; i < kIngestErrorCount; ++i) {
+    agent.decode_errors.emplace_back(name(static_cast<IngestError>(i)), stats.errors[i]);
+  }
+  agent.refused_connections = stats.refused_connections;
+  agent.series_limit = options_.max_communicators;
+  agent.folded_series = folded_;
+  agent.jobs_refused = jobs_refused_;
+  agent.identity_mismatches = identity_mismatches_;
+  return snapshot;
+}
+
+}  // namespace ncclscope::agent

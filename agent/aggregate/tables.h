@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The live tables behind a snapshot: job -> communicator -> rank, and job -> process. Private to the aggregator.
+//   Thread:    reactor.
+//   Ownership: a job owns its communicators and processes; a communicator owns its ranks. A process points at its
+//              ranks through slots (index = the session's communicator id), a rank back at its process.
+//   Life:      counters belong to (job, communicator, rank), so they survive reconnects and new processes;
+//              what has ended stays for the grace time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/aggregate/fused_batch.h"
+#include "agent/aggregate/gpu_clock.h"
+#include "agent/aggregate/operation_sums.h"
+#include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/snapshot.h"
+#include "agent/identity/gpu_table.h"
+#include "agent/ingest/session_state.h"
+
+namespace ncclscope::agent {
+
+struct Job;
+struct Communicator;
+
+struct RankSums {
+  std::uint64_t operations = 0;
+  double seconds = 0;
+  double bus_bytes = 0;
+};
+
+/// One local rank of one communicator.
+struct CommRank {
+  static constexpr OperationTail::SourceId kNoSource = ~OperationTail::SourceId{0};
+
+  Communicator* communicator = nullptr;
+  SinkProcess* process = nullptr;       // null once the session is forgotten
+  GpuClock* clock = nullptr;            // of its GPU, owned by the process; null with it
+  std::uint16_t id = 0;                 // in the session
+  std::uint64_t session_id = 0;
+  std::int64_t pid = 0;
+  std::int32_t rank = -1;
+  GpuRef gpu;
+  std::string gpu_uuid, pci_bus_id;
+  std::string global_rank, local_rank;
+  RankState state = RankState::kRunning;
+  std::uint64_t ended_ns = 0;           // since when it is not running
+  std::uint64_t init_time_ns = 0;
+  bool has_progress = false;
+  wire::Progress progress{};
+  double queue_seconds = 0;
+  std::uint64_t queue_operations = 0;
+  std::array<RankSums, model::kFunctionCount> sums{};
+  PlanBatch pending;
+  std::vector<wire::Neighbour> neighbours;
+  OperationTail::SourceId source = kNoSource;
+};
+
+struct Communicator {
+  Job* job = nullptr;
+  std::string comm;                     // key in the job
+  std::uint64_t hash = 0;
+  bool hash_known = false;
+  bool folded = false;                  // "other"
+  std::string name;
+  std::uint32_t nranks = 0, nnodes = 0;
+  OperationSums sums;
+  std::vector<std::unique_ptr<CommRank>> ranks;
+};
+
+struct NetworkSums {
+  GpuRef gpu;
+  bool is_send = false;
+  std::array<double, 3> phase_seconds{};
+  std::uint64_t bytes = 0;
+  std::uint64_t operations = 0;
+};
+
+/// What the aggregator keeps per session.
+class SinkProcess {
+ public:
+  SessionState* session = nullptr;
+  Job* job = nullptr;
+  std::string plugin_version;
+  std::string global_rank, local_rank;
+  std::int32_t local_index = -1;
+  GpuRef gpu;                           // of its first communicator
+  bool several_gpus = false;
+  std::vector<CommRank*> slots;         // by communicator id; null = not announced
+  std::unique_ptr<CommRank> folded;     // shared by communicators beyond the limits
+  std::vector<std::pair<GpuRef, std::unique_ptr<GpuClock>>> clocks;
+  std::uint64_t communicators_made = 0;
+  bool books_seen = false;
+  wire::Books books{};
+  std::uint64_t books_at_ns = 0;
+  bool gone = false;                    // its ranks have been marked as ended
+  OperationTail::SourceId source = CommRank::kNoSource;  // for work done for other processes
+};
+
+struct Job {
+  std::string key;
+  JobIdentity identity;
+  std::map<std::string, std::unique_ptr<Communicator>> communicators;
+  std::vector<std::unique_ptr<SinkProcess>> processes;
+  DurationTable durations;
+  std::vector<NetworkSums> network;
+  std::array<std::uint64_t, wire::kUntimedReasonCount> unobserved{};
+  std::uint64_t lost_records = 0;       // of processes that are forgotten
+};
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A strict UTF-8 walk: overlong forms, surrogates and values above U+10FFFF are refused byte by byte.
+#include "agent/identity/label_value.h"
+
+#include <cstdint>
+
+namespace ncclscope::agent {
+namespace {
+
+/// Length of the valid character at the front of `s`, 0 if there is none. Sets `code`.
+std::size_t decode_one(std::string_view s, std::uint32_t& code) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
+  const unsigned char first = byte(0);
+  std::size_t length = 0;
+  std::uint32_t minimum = 0;
+  if (first < 0x80) {
+    code = first;
+    return 1;
+  }
+  if (first >= 0xC2 && first <= 0xDF) {
+    length = 2;
+    minimum = 0x80;
+    code = first & 0x1Fu;
+  } else if (first >= 0xE0 && first <= 0xEF) {
+    length = 3;
+    minimum = 0x800;
+    code = first & 0x0Fu;
+  } else if (first >= 0xF0 && first <= 0xF4) {
+    length = 4;
+    minimum = 0x10000;
+    code = first & 0x07u;
+  } else {
+    return 0;
+  }
+  if (s.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0u) != 0x80u) return 0;
+    code = code << 6 | (byte(i) & 0x3Fu);
+  }
+  if (code < minimum || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return 0;
+  return length;
+}
+
+}  // namespace
+
+std::string label_value(std::string_view raw) {
+  std::string out;
+  while (!raw.empty()) {
+    std::uint32_t code = 0;
+    const std::size_t length = decode_one(raw, code);
+    const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029;
+    const std::string_view piece = length == 0 || control ? std::string_view("?") : raw.substr(0, length);
+    if (out.size() + piece.size() > kMaxLabelBytes) break;
+    out += piece;
+    raw.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Socket plumbing around Session. Everything is non-blocking; a peer that does not read its answers loses Acks,
+// which are cumulative and sent again later.
+#include "agent/ingest/listener.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace ncclscope::agent {
+namespace {
+
+Result<sockaddr_un> unix_address(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return Status::invalid(concat("socket path '", path, "' has ", path.size(),
+                                  " bytes, but must have 1 to ", sizeof address.sun_path - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+int connect_or_bind(int (*call)(int, const sockaddr*, socklen_t), int fd, const sockaddr_un& address) {
+  return call(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+}
+
+Status remove_stale(const std::string& path, const sockaddr_un& address) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? Status() : Status::system(concat("cannot look at ", path));
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return {ErrorCode::kInUse,
+            concat(path, " exists and is not a socket; remove it or choose another socket path")};
+  }
+  const ScopedFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe.valid()) return Status::system("socket");
+  if (connect_or_bind(::connect, probe.get(), address) == 0 || errno == EAGAIN) {
+    return {ErrorCode::kInUse, concat("somebody listens on ", path, " already (another agent?)")};
+  }
+  if (errno == EPROTOTYPE) {
+    return {ErrorCode::kInUse, concat(path, " belongs to another program (not a SEQPACKET socket)")};
+  }
+  if (errno != ECONNREFUSED) return Status::system(concat("cannot probe ", path));
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return Status::system(concat("cannot remove the stale socket ", path));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<PeerIdentity> socket_peer_credentials(int fd) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return Status::system("SO_PEERCRED");
+  }
+  PeerIdentity peer;
+  peer.pid = credentials.pid;
+  peer.uid = credentials.uid;
+  peer.origin = "the agent socket";
+  return peer;
+}
+
+Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode) {
+  Result<sockaddr_un> address = unix_address(path);
+  if (!address.ok()) return address.status();
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  if (!directory.empty()) {
+    std::error_code error;
+    const bool made = std::filesystem::create_directories(directory, error);
+    if (error) {
+      return Status(ErrorCode::kSystem,
+                    concat("cannot create the directory ", directory.string(), ": ", error.message()));
+    }
+    // Plugins in other accounts must get through, and nobody else may put a socket there.
+    if (made && ::chmod(directory.c_str(), 0755) != 0) {
+      return Status::system(concat("chmod ", directory.string()));
+    }
+  }
+  if (Status s = remove_stale(path, address.value()); !s.ok()) return s;
+  ScopedFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return Status::system("socket");
+  if (connect_or_bind(::bind, fd.get(), address.value()) != 0) {
+    return Status::system(concat("cannot bind ", path));
+  }
+  if (::chmod(path.c_str(), mode) != 0) return Status::system(concat("chmod ", path));
+  if (::listen(fd.get(), 512) != 0) return Status::system(concat("cannot listen on ", path));
+  return fd;
+}
+
+class Listener::Connection final : public SessionCarrier {
+ public:
+  Connection(Listener& listener, ScopedFd fd, PeerIdentity peer)
+      : listener_(listener), fd_(std::move(fd)), session_(listener.ingest_, std::move(peer), *this) {}
+
+  /// Reads at most `budget` packets. True if there was anything.
+  bool read(int budget) {
+    bool any = false;
+    for (; budget > 0 && !over_; --budget) {
+      const ssize_t size = ::recv(fd_.get(), listener_.buffer_.data(), listener_.buffer_.size(),
+                                  MSG_DONTWAIT | MSG_TRUNC);
+      if (size < 0) {
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN) finish();
+        break;
+      }
+      if (size == 0) {  // end of stream (or an empty packet, which nobody sends)
+        finish();
+        break;
+      }
+      any = true;
+      // With MSG_TRUNC, `size` is the packet's real size: the decoder refuses what did not fit.
+      const std::size_t held = std::min(static_cast<std::size_t>(size), listener_.buffer_.size());
+      if (session_.on_frame({listener_.buffer_.data(), held}) == Session::Verdict::kClose) {
+        finish();
+        return true;
+      }
+    }
+    if (any) session_.on_burst_end();
+    if (session_.has_output()) output_ready();
+    return any;
+  }
+
+  void output_ready() override {
+    session_.take_output(sending_);
+    for (const OutFrame& frame : sending_) {
+      const ssize_t sent =
+          ::send(fd_.get(), frame.bytes.data(), frame.size, MSG_DONTWAIT | MSG_NOSIGNAL);
+      // A peer that does not read has 200 KiB of answers queued. It will reconnect, or it is dead.
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) finish();
+    }
+  }
+  void session_over() override { finish(); }
+
+  [[nodiscard]] std::int64_t uid() const { return session_.peer().uid; }
+
+ private:
+  void finish() {
+    if (over_) return;
+    over_ = true;
+    if (session_.has_output()) output_ready();
+    listener_.close_later(fd_.get());
+  }
+
+  Listener& listener_;
+  ScopedFd fd_;
+  Session session_;
+  std::vector<OutFrame> sending_;
+  bool over_ = false;
+};
+
+Result<std::unique_ptr<Listener>> Listener::create(Reactor& reactor, Ingest& ingest, Options options,
+                                                   PeerCredentialsSource credentials) {
+  std::unique_ptr<Listener> listener(
+      new Listener(reactor, ingest, std::move(options), std::move(credentials)));
+  Result<ScopedFd> socket = listen_seqpacket(listener->options_.path, 0666);
+  if (!socket.ok()) return socket.status();
+  listener->socket_ = std::move(socket).value();
+  struct stat info {};
+  if (::stat(listener->options_.path.c_str(), &info) == 0) {
+    listener->device_ = info.st_dev;
+    listener->inode_ = info.st_ino;
+  }
+  Listener* raw = listener.get();
+  if (Status s = reactor.add(raw->socket_.get(), EPOLLIN, [raw](std::uint32_t) { raw->on_accept(); });
+      !s.ok()) {
+    return s;
+  }
+  return listener;
+}
+
+Listener::~Listener() {
+  stop_accepting();
+  for (auto& [fd, connection] : connections_) reactor_.remove(fd);
+}
+
+void Listener::stop_accepting() {
+  if (!socket_.valid()) return;
+  reactor_.remove(socket_.get());
+  socket_.reset();
+  struct stat info {};
+  if (::stat(options_.path.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_) {
+    ::unlink(options_.path.c_str());
+  }
+}
+
+void Listener::on_accept() {
+  for (int turn = 0; turn < kFramesPerTurn; ++turn) {
+    ScopedFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.valid()) {
+      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+        limit_log_.log(SystemClock().monotonic_ns(), LogLevel::kError,
+                       Status::system("cannot accept a connection").message());
+      }
+      return;
+    }
+    Result<PeerIdentity> peer = credentials_(fd.get());
+    if (!peer.ok()) continue;
+    std::size_t& of_uid = by_uid_[peer.value().uid];
+    if (connections_.size() >= options_.max_connections || of_uid >= options_.max_connections_per_uid) {
+      if (of_uid == 0) by_uid_.erase(peer.value().uid);
+      ingest_.stats().count(IngestError::kLimit);
+      ++ingest_.stats().refused_connections;
+      limit_log_.log(SystemClock().monotonic_ns(), LogLevel::kWarning,
+                     concat("too many connections (", connections_.size(), " open): closing that of pid ",
+                            peer.value().pid, ", uid ", peer.value().uid));
+      continue;
+    }
+    ++of_uid;
+    if (options_.receive_buffer_bytes > 0) {
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &options_.receive_buffer_bytes,
+                   sizeof options_.receive_buffer_bytes);
+    }
+    const int raw = fd.get();
+    auto connection = std::make_unique<Connection>(*this, std::move(fd), std::move(peer).value());
+    Connection* pointer = connection.get();
+    connections_[raw] = std::move(connection);
+    if (!reactor_
+             .add(raw, EPOLLIN | EPOLLRDHUP,
+                  [pointer](std::uint32_t) { pointer->read(kFramesPerTurn); })
+             .ok()) {
+      close_later(raw);
+    }
+  }
+}
+
+/// The connection may be on the stack, so it is destroyed by a posted closure.
+void Listener::close_later(int fd) {
+  reactor_.remove(fd);
+  closing_.push_back(fd);
+  if (closing_.size() > 1) return;
+  reactor_.post([this] {
+    for (const int closing : std::exchange(closing_, {})) {
+      const auto it = connections_.find(closing);
+      if (it == connections_.end()) continue;
+      const std::int64_t uid = it->second->uid();
+      if (const auto count = by_uid_.find(uid); count != by_uid_.end() && --count->second == 0) {
+        by_uid_.erase(count);
+      }
+      connections_.erase(it);
+    }
+  });
+}
+
+bool Listener::drain() {
+  bool any = false;
+  std::vector<Connection*> open;
+  open.reserve(connections_.size());
+  for (auto& [fd, connection] : connections_) open.push_back(connection.get());
+  for (Connection* connection : open) any = connection->read(kFramesPerTurn) || any;
+  return any;
+}
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Unix socket that plugins connect to, and its connections. Any process on the node may connect and send
+// anything: one bad, slow or silent peer costs the others nothing.
+//   Thread:   reactor.
+//   Fairness: a connection is read for at most kFramesPerTurn packets before the others have their turn.
+//   Memory:   one receive buffer for all connections; per connection only what its session needs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "agent/base/reactor.h"
+#include "agent/base/result.h"
+#include "agent/base/scoped_fd.h"
+#include "agent/ingest/session.h"
+#include "proto/wire/frame.h"
+
+namespace ncclscope::agent {
+
+/// Who is at the other end of a connected socket. Tests replace it.
+using PeerCredentialsSource = std::function<Result<PeerIdentity>(int fd)>;
+[[nodiscard]] Result<PeerIdentity> socket_peer_credentials(int fd);  // SO_PEERCRED
+
+/// Makes a listening SOCK_SEQPACKET socket at `path` with `mode`; creates the directory (0755) if it is missing. A
+/// socket file on which nobody listens is replaced; one that answers, or a file of another kind, is an error.
+[[nodiscard]] Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode);
+
+class Listener {
+ public:
+  static constexpr int kFramesPerTurn = 16;
+
+  struct Options {
+    std::string path;
+    std::size_t max_connections = 1024;
+    std::size_t max_connections_per_uid = 512;
+    int receive_buffer_bytes = 0;  // SO_RCVBUF of connections, 0 = the system's default
+  };
+  static Result<std::unique_ptr<Listener>> create(Reactor& reactor, Ingest& ingest, Options options,
+                                                  PeerCredentialsSource credentials =
+                                                      socket_peer_credentials);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  /// Takes no new connections from now on, and removes the socket file. Existing connections go on.
+  void stop_accepting();
+  /// Reads what is queued on all connections. True if there was anything.
+  bool drain();
+  [[nodiscard]] std::size_t connections() const { return connections_.size(); }
+
+ private:
+  class Connection;
+  Listener(Reactor& reactor, Ingest& ingest, Options options, PeerCredentialsSource credentials)
+      : reactor_(reactor),
+        ingest_(ingest),
+        options_(std::move(options)),
+        credentials_(std::move(credentials)) {}
+  void on_accept();
+  void close_later(int fd);
+
+  Reactor& reactor_;
+  Ingest& ingest_;
+  Options options_;
+  PeerCredentialsSource credentials_;
+  ScopedFd socket_;
+  std::uint64_t device_ = 0, inode_ = 0;  // of our socket file: another agent's is not removed
+  std::unordered_map<int, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<std::int64_t, std::size_t> by_uid_;
+  std::vector<int> closing_;
+  LogLimiter limit_log_;
+  // One byte more than a frame may have, so that a longer packet is seen to be one.
+  alignas(8) std::array<std::byte, wire::kMaxFrameBytes + 8> buffer_;
+};
+
+}  // namespace ncclscope::agent

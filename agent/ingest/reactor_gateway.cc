@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A channel's session lives on the reactor: it is made, used and destroyed there. What it wants to send is put
+// into a queue that both submit() and take() empty.
+#include "agent/ingest/reactor_gateway.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ncclscope::agent {
+namespace {
+
+/// Between the reactor and the channel's user; shared, because either may be gone first.
+struct Mailbox {
+  std::mutex mutex;
+  std::condition_variable arrived;
+  IngestChannel::Response waiting;
+
+  IngestChannel::Response empty() {  // with the mutex held
+    IngestChannel::Response out;
+    out.closed = waiting.closed;
+    out.frames.swap(waiting.frames);
+    return out;
+  }
+};
+
+/// Lives and dies on the reactor.
+class Carrier final : public SessionCarrier {
+ public:
+  Carrier(Ingest& ingest, PeerIdentity peer, std::shared_ptr<Mailbox> mailbox)
+      : mailbox_(std::move(mailbox)), session_(ingest, std::move(peer), *this) {}
+
+  void feed(std::string_view frame) {
+    if (!over_) {
+      // std::string data has no alignment that records need: the decoder copies.
+      const std::span<const char> chars(frame);
+      if (session_.on_frame(std::as_bytes(chars)) == Session::Verdict::kClose) over_ = true;
+      session_.acknowledge();
+    }
+    output_ready();
+  }
+  void output_ready() override {
+    session_.take_output(sending_);
+    const std::lock_guard lock(mailbox_->mutex);
+    for (const OutFrame& frame : sending_) {
+      if (mailbox_->waiting.frames.size() >= kMaxWaiting) break;  // nobody takes them
+      mailbox_->waiting.frames.emplace_back(reinterpret_cast<const char*>(frame.bytes.data()), frame.size);
+    }
+    mailbox_->waiting.closed = over_;
+    mailbox_->arrived.notify_all();
+  }
+  void session_over() override {
+    over_ = true;
+    output_ready();
+  }
+
+ private:
+  static constexpr std::size_t kMaxWaiting = 256;
+  std::shared_ptr<Mailbox> mailbox_;
+  Session session_;
+  std::vector<OutFrame> sending_;
+  bool over_ = false;
+};
+
+}  // namespace
+
+class ReactorGateway::Channel final : public IngestChannel {
+ public:
+  explicit Channel(ReactorGateway& gateway) : gateway_(gateway) { ++gateway_.channels_; }
+  ~Channel() override {
+    // If the reactor has stopped, nothing runs on it any more and the session may die here.
+    gateway_.reactor_.call([this] { carrier_.reset(); });
+    --gateway_.channels_;
+  }
+
+  bool start(PeerIdentity peer) {
+    return gateway_.reactor_.call([&] {
+      if (gateway_.closed_) return;
+      carrier_ = std::make_unique<Carrier>(gateway_.ingest_, std::move(peer), mailbox_);
+    }) && carrier_ != nullptr;
+  }
+
+  Response submit(std::string_view frame) override {
+    frame = frame.substr(0, wire::kMaxFrameBytes + 1);
+    if (gateway_.closed_ || !gateway_.reactor_.call([&] { carrier_->feed(frame); })) return over();
+    const std::lock_guard lock(mailbox_->mutex);
+    return mailbox_->empty();
+  }
+  Response take(std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mailbox_->mutex);
+    mailbox_->arrived.wait_for(lock, timeout, [&] {
+      return !mailbox_->waiting.frames.empty() || mailbox_->waiting.closed || gateway_.closed_;
+    });
+    Response out = mailbox_->empty();
+    out.closed = out.closed || gateway_.closed_;
+    return out;
+  }
+
+ private:
+  static Response over() {
+    Response response;
+    response.closed = true;
+    return response;
+  }
+  ReactorGateway& gateway_;
+  std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  std::unique_ptr<Carrier> carrier_;
+};
+
+std::unique_ptr<IngestChannel> ReactorGateway::open(std::string_view origin, std::int64_t uid) {
+  if (closed_ || channels_ >= max_channels_) return nullptr;
+  PeerIdentity peer;
+  peer.uid = uid;
+  peer.claimed = true;
+  peer.origin = std::string(origin);
+  auto channel = std::make_unique<Channel>(*this);
+  if (!channel->start(std::move(peer))) return nullptr;
+  return channel;
+}
+
+std::uint32_t ReactorGateway::set_detail(const DetailRequest& request) {
+  std::uint32_t told = 0;
+  reactor_.call([&] { told = ingest_.set_detail(request); });
+  return told;
+}
+
+}  // namespace ncclscope::agent
