@@ -12,11 +12,11 @@ namespace {
 constexpr std::uint64_t kOnes = 0x0101010101010101u;
 constexpr std::uint64_t kHighs = 0x8080808080808080u;
 
-/// Non-zero if a byte of `word` is 0x80 or above, below 0x20, '"' or '\\'.
+/// Non-zero if a byte of `word` is 0x7F or above, below 0x20, '"' or '\\'.
 constexpr std::uint64_t special_bytes(std::uint64_t word) noexcept {
   const auto zero_byte = [](std::uint64_t w) { return (w - kOnes) & ~w & kHighs; };
   return (word & kHighs) | zero_byte(word & (kOnes * 0xE0)) | zero_byte(word ^ (kOnes * '"')) |
-         zero_byte(word ^ (kOnes * '\\'));
+         zero_byte(word ^ (kOnes * '\\')) | zero_byte(word ^ (kOnes * 0x7F));
 }
 
 /// Control characters: NUL ends the input for some parsers. A newline has an escape, a tab is

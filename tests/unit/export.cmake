@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+ncclscope_test(export_test
+  SOURCES unit/export/catalogue_test.cc unit/export/http_test.cc unit/export/label_text_test.cc
+    unit/export/snapshot_fixture.cc unit/export/text_writer_test.cc
+  LINK ncclscope_agent_export ncclscope_agent_prometheus
+  LABELS unit sanitize)
+if(TARGET export_test)
+  target_compile_definitions(export_test PRIVATE NCCLSCOPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+endif()
