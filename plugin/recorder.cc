@@ -33,6 +33,8 @@ constexpr std::uint64_t kWarmupOperations = 3;
 /// Stamps of different channels come from different multiprocessors; their clock advances in steps
 /// of up to 1 us.
 constexpr std::uint64_t kStampToleranceNs = 1'000;
+/// The two clocks drift apart between calibrations, so a sound counter is doubted only beyond this.
+constexpr std::uint64_t kClockDoubtNs = 1'000'000;
 constexpr unsigned kClaimProbes = 64;
 constexpr unsigned kChildProbes = 16;
 constexpr std::uint32_t kNoRoomIndex = 0xFFFF;
@@ -458,7 +460,8 @@ void report_channel(Lane& lane, Communicator& c, OperationSlot& slot, unsigned c
   if (drifting || call_known) {
     const bool known = lane.clock.known();
     if (drifting && !known) return reject(UntimedReason::kCounterDrift);
-    if (known && lane.clock.latest_host_ns(start) < slot.api_time_ns.load(kRelaxed)) {
+    const std::uint64_t doubt = drifting ? 0 : kClockDoubtNs;
+    if (known && lane.clock.latest_host_ns(start) + doubt < slot.api_time_ns.load(kRelaxed)) {
       return reject(drifting ? UntimedReason::kCounterDrift : UntimedReason::kTimingRejected);
     }
   }

@@ -277,7 +277,7 @@ class ClockBound {
 
  private:
   static constexpr std::int64_t kNone = INT64_MAX;
-  static constexpr std::uint64_t kWindowNs = 10'000'000'000;
+  static constexpr std::uint64_t kWindowNs = 2'000'000'000;
   std::atomic<std::uint64_t> window_start_{0};
   std::atomic<std::int64_t> current_{kNone};
   std::atomic<std::int64_t> previous_{kNone};
