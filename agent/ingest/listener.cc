@@ -183,6 +183,13 @@ Result<std::unique_ptr<Listener>> Listener::create(Reactor& reactor, Ingest& ing
   return listener;
 }
 
+Listener::Listener(Reactor& reactor, Ingest& ingest, Options options,
+                   PeerCredentialsSource credentials)
+    : reactor_(reactor),
+      ingest_(ingest),
+      options_(std::move(options)),
+      credentials_(std::move(credentials)) {}
+
 Listener::~Listener() {
   stop_accepting();
   for (auto& [fd, connection] : connections_) reactor_.remove(fd);
@@ -243,7 +250,8 @@ void Listener::close_later(int fd) {
   reactor_.remove(fd);
   closing_.push_back(fd);
   if (closing_.size() > 1) return;
-  reactor_.post([this] {
+  reactor_.post([this, alive = std::weak_ptr<const bool>(alive_)] {
+    if (alive.expired()) return;
     for (const int closing : std::exchange(closing_, {})) {
       const auto it = connections_.find(closing);
       if (it == connections_.end()) continue;

@@ -57,11 +57,7 @@ class Listener {
 
  private:
   class Connection;
-  Listener(Reactor& reactor, Ingest& ingest, Options options, PeerCredentialsSource credentials)
-      : reactor_(reactor),
-        ingest_(ingest),
-        options_(std::move(options)),
-        credentials_(std::move(credentials)) {}
+  Listener(Reactor& reactor, Ingest& ingest, Options options, PeerCredentialsSource credentials);
   void on_accept();
   void close_later(int fd);
 
@@ -74,6 +70,7 @@ class Listener {
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::int64_t, std::size_t> by_uid_;
   std::vector<int> closing_;
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // watched by posted closures
   LogLimiter limit_log_;
   // One byte more than a frame may have, so that a longer packet is seen to be one.
   alignas(8) std::array<std::byte, wire::kMaxFrameBytes + 8> buffer_;

@@ -17,8 +17,8 @@ namespace {
 constexpr std::uint64_t kMaxIndex = std::uint64_t{1} << 62;
 
 wire::RefuseReason refuse_reason(IngestError error) {
+  if (error == to_ingest_error(wire::DecodeError::kBadVersion)) return wire::RefuseReason::kVersion;
   switch (error) {
-    case to_ingest_error(wire::DecodeError::kBadVersion): return wire::RefuseReason::kVersion;
     case IngestError::kNoHello: return wire::RefuseReason::kNoHello;
     case IngestError::kLimit: return wire::RefuseReason::kQuota;
     case IngestError::kSessionConflict: return wire::RefuseReason::kOther;

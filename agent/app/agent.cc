@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Wiring. The order of members is the order of construction; destruction undoes it, servers first.
+#include "agent/app/agent.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "agent/aggregate/aggregator.h"
+#include "agent/base/log.h"
+#include "agent/base/reactor.h"
+#include "agent/base/signals.h"
+#include "agent/export/http_server.h"
+#include "agent/export/metrics_endpoint.h"
+#include "agent/identity/gpu_table.h"
+#include "agent/identity/job_resolver.h"
+#include "agent/ingest/listener.h"
+#include "agent/ingest/reactor_gateway.h"
+#include "agent/ingest/session.h"
+
+namespace ncclscope::agent {
+namespace {
+
+constexpr std::uint64_t kSecond = 1'000'000'000;
+constexpr std::chrono::seconds kDrainLimit{1};
+constexpr std::size_t kMaxChannels = 256;  // gRPC ingest streams
+
+std::uint64_t random_instance() {
+  std::uint64_t value = 0;
+  while (value == 0) {
+    if (::getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) {
+      value = static_cast<std::uint64_t>(SystemClock().realtime_ns()) ^
+              static_cast<std::uint64_t>(::getpid()) << 48;
+    }
+  }
+  return value;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : "localhost";
+}
+
+Ingest::Options ingest_options(const Config& config, std::uint64_t instance) {
+  Ingest::Options options;
+  options.agent_instance = instance;
+  options.max_sessions = config.max_sessions;
+  options.grace_ns = config.grace_seconds * kSecond;
+  return options;
+}
+
+Aggregator::Options aggregator_options(const Config& config, std::uint64_t instance) {
+  Aggregator::Options options;
+  options.node = config.node.empty() ? host_name() : config.node;
+  options.agent_version = agent_version();
+  options.agent_instance = instance;
+  options.grace_ns = config.grace_seconds * kSecond;
+  options.max_jobs = config.max_jobs;
+  options.max_communicators = config.max_communicators;
+  return options;
+}
+
+}  // namespace
+
+const char* agent_version() { return NCCLSCOPE_VERSION; }
+
+struct Agent::Parts {
+  Parts(const Config& c, const Clock& k, std::uint64_t instance)
+      : config(c),
+        clock(k),
+        tail(c.tail_records),
+        gpus(c.sysfs_root),
+        resolver(c.cluster),
+        aggregator(k, resolver, gpus, tail, aggregator_options(c, instance)),
+        ingest(aggregator, k, ingest_options(c, instance)) {}
+
+  void tick() {
+    ingest.tick();
+    aggregator.tick();
+  }
+  void publish() { store.publish(aggregator.build(ingest.stats())); }
+  void shut_down();
+  void apply(const Config& next);
+  Status write_ready_file() const;
+
+  Config config;
+  const Clock& clock;
+  SnapshotStore store;
+  OperationTail tail;
+  GpuTable gpus;
+  ClaimsResolver resolver;
+  Aggregator aggregator;
+  Ingest ingest;
+  std::unique_ptr<Reactor> reactor;
+  std::unique_ptr<Signals> signals;
+  std::unique_ptr<Listener> listener;
+  std::unique_ptr<ReactorGateway> gateway;
+  std::string http_address;
+  HttpRouter router;
+  std::unique_ptr<MetricsEndpoint> metrics;
+  std::unique_ptr<HttpServer> http;
+  std::function<Result<Config>()> reload_config;
+  bool stopping = false;
+};
+
+/// On the reactor: nothing new comes in, what is queued is taken, and senders learn what was counted.
+void Agent::Parts::shut_down() {
+  if (std::exchange(stopping, true)) return;
+  notify_service_manager("STOPPING=1");
+  log_info("stopping");
+  listener->stop_accepting();
+  const auto deadline = std::chrono::steady_clock::now() + kDrainLimit;
+  while (listener->drain() && std::chrono::steady_clock::now() < deadline) {
+  }
+  ingest.acknowledge_all();
+  aggregator.flush_all();
+  publish();
+  gateway->close();
+  tail.close();
+  reactor->stop();
+}
+
+void Agent::Parts::apply(const Config& next) {
+  for (const ConfigKey* key : differences(config, next)) {
+    if (!key->reloadable) {
+      log_warning(concat("the new value of ", key->name, " needs a restart"));
+      continue;
+    }
+    std::visit([&](auto member) { config.*member = next.*member; }, key->member);
+    log_info(concat("the new value of ", key->name, " is in force"));
+  }
+  if (const Result<LogLevel> level = parse_log_level(config.log_level); level.ok()) {
+    set_log_level(level.value());
+  }
+  ingest.set_grace_ns(config.grace_seconds * kSecond);
+  aggregator.set_grace_ns(config.grace_seconds * kSecond);
+}
+
+Status Agent::Parts::write_ready_file() const {
+  if (config.ready_file.empty()) return {};
+  const std::string temporary = config.ready_file + ".new";
+  {
+    std::ofstream file(temporary, std::ios::trunc);
+    file << "pid=" << ::getpid() << "\nsocket=" << config.socket << "\nhttp=" << http_address
+         << "\napi_socket=" << config.api_socket << "\n";
+    if (!file.flush()) {
+      return Status(ErrorCode::kSystem, concat("cannot write ready_file ", temporary));
+    }
+  }
+  // Renamed into place, so that whoever waits for the file finds it whole.
+  if (std::rename(temporary.c_str(), config.ready_file.c_str()) != 0) {
+    return Status::system(concat("cannot rename to ready_file ", config.ready_file));
+  }
+  return {};
+}
+
+Agent::Agent(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Agent::~Agent() {
+  Parts& p = *parts_;
+  p.gateway->close();
+  p.tail.close();
+  if (p.http) p.http->stop();
+}
+
+Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& clock) {
+  auto parts = std::make_unique<Parts>(config, clock, random_instance());
+  Parts& p = *parts;
+  Result<std::unique_ptr<Reactor>> reactor = Reactor::create();
+  if (!reactor.ok()) return reactor.status();
+  p.reactor = std::move(reactor).value();
+  p.gateway = std::make_unique<ReactorGateway>(*p.reactor, p.ingest, kMaxChannels);
+
+  Listener::Options options;
+  options.path = config.socket;
+  options.max_connections = config.max_connections;
+  options.max_connections_per_uid = config.max_connections_per_user;
+  Result<std::unique_ptr<Listener>> listener = Listener::create(*p.reactor, p.ingest, options);
+  if (!listener.ok()) return listener.status();
+  p.listener = std::move(listener).value();
+
+  if (Status s = p.reactor->add_timer(std::chrono::milliseconds(250), [&p] { p.tick(); }); !s.ok()) {
+    return s;
+  }
+  if (Status s = p.reactor->add_timer(
+          std::chrono::milliseconds(static_cast<std::int64_t>(config.snapshot_interval_ms)),
+          [&p] { p.publish(); });
+      !s.ok()) {
+    return s;
+  }
+  p.publish();
+  return std::unique_ptr<Agent>(new Agent(std::move(parts)));
+}
+
+Status Agent::handle_signals(std::function<Result<Config>()> reload_config) {
+  Parts& p = *parts_;
+  p.reload_config = std::move(reload_config);
+  Result<std::unique_ptr<Signals>> signals =
+      Signals::create(*p.reactor, {SIGTERM, SIGINT, SIGHUP}, [&p](int signal) {
+        if (signal != SIGHUP) {
+          p.shut_down();
+          return;
+        }
+        const Result<Config> next = p.reload_config();
+        if (next.ok()) {
+          p.apply(next.value());
+        } else {
+          log_error(concat("SIGHUP: the settings are left as they are: ", next.status().message()));
+        }
+      });
+  if (!signals.ok()) return signals.status();
+  p.signals = std::move(signals).value();
+  return {};
+}
+
+Status Agent::start_servers() {
+  Parts& p = *parts_;
+  if (!p.config.listen.empty()) {
+    const Result<HostPort> listen = parse_host_port(p.config.listen);
+    if (!listen.ok()) return listen.status();
+    p.metrics = std::make_unique<MetricsEndpoint>(p.store);
+    p.metrics->add_to(p.router);
+    HttpServerOptions options;
+    options.address = listen.value().host;
+    options.port = listen.value().port;
+    Result<std::unique_ptr<HttpServer>> http = start_http_server(
+        options, [&p](const HttpRequest& request) { return p.router.handle(request); });
+    if (!http.ok()) return http.status();
+    p.http = std::move(http).value();
+    const bool v6 = options.address.find(':') != std::string::npos;
+    p.http_address =
+        concat(v6 ? "[" : "", options.address, v6 ? "]:" : ":", std::uint32_t{p.http->port()});
+  }
+  if (Status s = p.write_ready_file(); !s.ok()) return s;
+  log_info(concat("ready: version ", agent_version(), ", socket ", p.config.socket, ", http ",
+                  p.http_address.empty() ? std::string("off") : p.http_address));
+  notify_service_manager("READY=1");
+  return {};
+}
+
+void Agent::run() { parts_->reactor->run(); }
+void Agent::stop() {
+  Parts& p = *parts_;
+  p.reactor->post([&p] { p.shut_down(); });
+}
+
+const std::string& Agent::http_address() const { return parts_->http_address; }
+const SnapshotStore& Agent::snapshots() const { return parts_->store; }
+const OperationTail& Agent::tail() const { return parts_->tail; }
+IngestGateway& Agent::gateway() { return *parts_->gateway; }
+DetailControl& Agent::detail() { return *parts_->gateway; }
+void Agent::publish_now() {
+  Parts& p = *parts_;
+  p.reactor->call([&p] { p.publish(); });
+}
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The agent's settings and where they come from: default < file (TOML) < environment (NCCLSCOPE_AGENT_<KEY>) < flag
+// (--<key> with dashes). One table declares every key, so that all four sources and --print-config agree.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "agent/base/result.h"
+
+namespace ncclscope::agent {
+
+struct Config {
+  std::string socket = "/run/ncclscope/agent.sock";
+  std::string api_socket = "/run/ncclscope/api.sock";
+  std::string listen = "127.0.0.1:9464";
+  std::string node;     // empty: the host's name
+  std::string cluster;  // empty: SLURM_CLUSTER_NAME of each job
+  std::string log_level = "info";
+  std::string ready_file;
+  std::string sysfs_root = "/sys";
+  std::uint64_t grace_seconds = 300;
+  std::uint64_t snapshot_interval_ms = 1000;
+  std::uint64_t tail_records = 65'536;
+  std::uint64_t max_connections = 1024;
+  std::uint64_t max_connections_per_user = 512;
+  std::uint64_t max_sessions = 4096;
+  std::uint64_t max_jobs = 256;
+  std::uint64_t max_communicators = 4096;
+
+  bool operator==(const Config&) const = default;
+};
+
+struct ConfigKey {
+  const char* name;  // in the file; in flags with dashes for underscores
+  std::variant<std::string Config::*, std::uint64_t Config::*> member;
+  std::uint64_t minimum, maximum;  // of numbers
+  bool reloadable;                 // SIGHUP applies it without a restart
+  const char* help;
+};
+[[nodiscard]] std::span<const ConfigKey> config_keys();
+
+/// Where settings come from besides the defaults.
+struct ConfigSources {
+  std::map<std::string, std::string> flags;  // by key name
+  std::string file;                          // --config; empty: NCCLSCOPE_AGENT_CONFIG, else kDefaultFile if it exists
+  std::function<std::optional<std::string>(const std::string&)> environment;  // empty: the process's own
+};
+inline constexpr const char* kDefaultConfigFile = "/etc/ncclscope/agent.toml";
+
+/// Reads and checks everything. Errors name the key, its value and its source, for files with the line.
+[[nodiscard]] Result<Config> load_config(const ConfigSources& sources);
+
+/// The settings as a TOML file.
+[[nodiscard]] std::string to_toml(const Config& config);
+/// Keys in which the two differ.
+[[nodiscard]] std::vector<const ConfigKey*> differences(const Config& a, const Config& b);
+
+struct HostPort {
+  std::string host;
+  std::uint16_t port = 0;
+};
+/// "127.0.0.1:9464", "[::]:9464".
+[[nodiscard]] Result<HostPort> parse_host_port(std::string_view text);
+
+}  // namespace ncclscope::agent
