@@ -35,7 +35,7 @@ const SnapshotPtr& snapshot_of(std::int64_t series) {
 void report(benchmark::State& state, std::size_t bytes, std::uint64_t series) {
   state.counters["series"] = static_cast<double>(series);
   state.counters["bytes"] = static_cast<double>(bytes);
-  state.counters["ns_per_series"] = benchmark::Counter(
+  state.counters["time_per_series"] = benchmark::Counter(
       static_cast<double>(series) * 1e-9,
       benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
