@@ -62,10 +62,6 @@ run_ctest() {
   echo "-- tests ($preset): $((SECONDS - begin)) s"
 }
 
-check_format() {
-  git ls-files -z '*.h' '*.cc' | xargs -0 -r clang-format-14 --dry-run -Werror
-}
-
 mkdir -p build
 if [ "$fast" -eq 0 ]; then
   heading "NCCL and CUDA headers for the GPU test"
@@ -73,7 +69,7 @@ if [ "$fast" -eq 0 ]; then
 fi
 check "build (release)" configure_and_build release
 [ "$failed" -gt 0 ] || run_ctest release
-check "format" check_format
+check "format" scripts/format.sh --check
 if [ "$fast" -eq 0 ] && [ "$failed" -eq 0 ]; then
   for preset in asan tsan; do
     before=$failed
