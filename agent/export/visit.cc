@@ -14,6 +14,7 @@
 
 #include "proto/model/operation.h"
 #include "proto/wire/decode.h"
+#include "proto/wire/names.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -50,7 +51,7 @@ std::string_view protocol_name(model::Protocol p) {
   return p == model::Protocol::kUnknown ? "unknown" : name(p);
 }
 
-constexpr std::array<std::string_view, 3> kTimingNames = {"none", "gpu", "host_callback"};
+constexpr std::size_t kTimings = 3;
 
 std::string_view state_name(RankState s) {
   switch (s) {
@@ -63,13 +64,6 @@ std::string_view state_name(RankState s) {
   }
   return "unknown";
 }
-
-/// Label values of a reason; the last entry takes reasons that are newer than this agent.
-constexpr std::array<std::string_view, 9> kUntimedNames = {
-    "",     "not_carried", "api_only", "copy_engine", "counter_drift", "timing_rejected",
-    "lost", "unfinished",  "self"};
-constexpr std::array<std::string_view, 6> kDropNames = {
-    "no_operation_slot", "no_communicator", "ring_busy", "overwritten", "abandoned", "disabled"};
 
 /// "2.28.9" from NCCL's number; empty when unknown.
 class NcclVersion {
@@ -329,10 +323,11 @@ class Visit {
     const auto by_timing = [&](Metric metric, auto member) {
       family(metric);
       each_sum(p2p, [&](auto cluster, auto job_id, auto comm, const OperationSumsRow& row) {
-        for (std::size_t t = 0; t < kTimingNames.size(); ++t) {
+        for (std::size_t t = 0; t < kTimings; ++t) {
           if (row.operations_by_timing[t] == 0) continue;
           emit({cluster, job_id, comm, name(row.function), size_name(row.size_class),
-                algorithm_name(row.algorithm), protocol_name(row.protocol), kTimingNames[t]},
+                algorithm_name(row.algorithm), protocol_name(row.protocol),
+                name(static_cast<wire::TimingSource>(t))},
                (row.*member)[t]);
         }
       });
@@ -445,8 +440,9 @@ class Visit {
     each_job([&](auto cluster, auto job_id, const JobText& text) {
       std::uint64_t unknown = 0;
       for (std::size_t i = 1; i < text.job->unobserved.size(); ++i) {
-        if (i < kUntimedNames.size()) {
-          emit({cluster, job_id, kUntimedNames[i]}, text.job->unobserved[i]);
+        if (i < wire::kNamedUntimedReasons) {
+          emit({cluster, job_id, name(static_cast<wire::UntimedReason>(i))},
+               text.job->unobserved[i]);
         } else {
           unknown += text.job->unobserved[i];
         }
@@ -490,8 +486,9 @@ class Visit {
       if (!p.books_seen) return;
       std::uint64_t unknown = 0;
       for (std::size_t i = 0; i < p.dropped.size(); ++i) {
-        if (i < kDropNames.size()) {
-          emit({cluster, job_id, p.pid.view(), kDropNames[i]}, p.dropped[i]);
+        if (i < wire::kNamedDropReasons) {
+          emit({cluster, job_id, p.pid.view(), name(static_cast<wire::DropReason>(i))},
+               p.dropped[i]);
         } else {
           unknown += p.dropped[i];
         }
