@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+ncclscope_test(agent_core_test
+  SOURCES
+    unit/agent/session_test.cc
+  LINK ncclscope_agent_aggregate
+  LABELS unit sanitize)
