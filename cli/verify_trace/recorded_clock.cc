@@ -23,6 +23,28 @@ std::int64_t g_monotonic_ns = 0;
 std::int64_t g_realtime_ns = 0;
 std::atomic<std::int64_t> g_now{0};
 
+/// Recorded time jumps between two lines. A thread that is not part of the recording (the plugin's
+/// sender) must not see a jump between two reads that belong together, such as CLOCK_REALTIME -
+/// CLOCK_MONOTONIC: it keeps what it read for a moment of real time. The threads of the recording
+/// see each line's own time.
+constexpr std::int64_t kKeepNs = 2'000'000;
+thread_local bool t_takes_part = false;
+thread_local std::int64_t t_kept_now = 0;
+thread_local std::int64_t t_kept_since_ns = 0;
+
+std::int64_t now_for_this_thread() {
+  const std::int64_t now = g_now.load(std::memory_order_acquire);
+  if (t_takes_part) return now;
+  timespec real{};
+  syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &real);
+  const std::int64_t real_ns = real.tv_sec * 1'000'000'000 + real.tv_nsec;
+  if (t_kept_since_ns == 0 || real_ns - t_kept_since_ns > kKeepNs) {
+    t_kept_since_ns = real_ns;
+    t_kept_now = now;
+  }
+  return t_kept_now;
+}
+
 bool is_real_caller(std::uintptr_t address) {
   const std::size_t n = g_range_count.load(std::memory_order_acquire);
   if (n == 0) return true;
@@ -58,6 +80,10 @@ void set_recorded_time(std::int64_t t_ns) {
   if (t_ns > g_now.load(std::memory_order_relaxed)) g_now.store(t_ns, std::memory_order_release);
 }
 
+void follow_recorded_time() {
+  t_takes_part = true;
+}
+
 std::int64_t recorded_time() {
   return g_now.load(std::memory_order_acquire);
 }
@@ -72,8 +98,7 @@ extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t id
   if ((!monotonic && !realtime) || is_real_caller(caller)) {
     return static_cast<int>(syscall(SYS_clock_gettime, id, out));
   }
-  const std::int64_t ns =
-      (monotonic ? g_monotonic_ns : g_realtime_ns) + g_now.load(std::memory_order_acquire);
+  const std::int64_t ns = (monotonic ? g_monotonic_ns : g_realtime_ns) + now_for_this_thread();
   out->tv_sec = ns / 1'000'000'000;
   out->tv_nsec = ns % 1'000'000'000;
   return 0;

@@ -19,4 +19,7 @@ void set_recorded_origin(std::int64_t monotonic_ns, std::int64_t realtime_ns);
 void set_recorded_time(std::int64_t t_ns);
 [[nodiscard]] std::int64_t recorded_time();
 
+/// The calling thread makes recorded callbacks: it always sees the newest time.
+void follow_recorded_time();
+
 }  // namespace ncclscope::cli

@@ -69,6 +69,7 @@ class Replayer {
 
   // ---- the baton --------------------------------------------------------------------------------
   void take_part(int number) {
+    follow_recorded_time();
     std::unique_lock lock(mutex_);
     const std::size_t count = trace_.lines.size();
     for (;;) {
@@ -229,7 +230,7 @@ class Replayer {
     h.null = returned == nullptr;
     if (h.null) ++report_.null_handles;
     if (l.handle != kNoHandle) handles_[l.handle] = h;
-    return Delivery::kDelivered;
+    return h.null ? Delivery::kAnsweredNull : Delivery::kDelivered;
   }
 
   [[nodiscard]] void* pointer_of(std::int64_t handle) const {

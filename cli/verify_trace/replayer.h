@@ -19,12 +19,13 @@ namespace ncclscope::cli {
 /// What became of a line. Characters, so that a report holds one string per process.
 enum class Delivery : char {
   kDelivered = '1',
-  kMask = 'm',         // the mask in force leaves the type out
-  kNullHandle = 'n',   // stop or record of a start that the plugin answered with NULL
-  kGroupHandle = 'g',  // NCCL <= 2.27: NULL for the Group leaves out its tasks
-  kUndelivered = 'u',  // stop or record of a start that was left out
-  kDropped = 'd',      // left out on purpose, see ReplayOptions::drop_line
-  kNotCallback = '-',  // load, unload
+  kAnsweredNull = 'N',  // delivered; the plugin answered with NULL
+  kMask = 'm',          // the mask in force leaves the type out
+  kNullHandle = 'n',    // stop or record of a start that the plugin answered with NULL
+  kGroupHandle = 'g',   // NCCL <= 2.27: NULL for the Group leaves out its tasks
+  kUndelivered = 'u',   // stop or record of a start that was left out
+  kDropped = 'd',       // left out on purpose, see ReplayOptions::drop_line
+  kNotCallback = '-',   // load, unload
 };
 
 struct ReplayOptions {
