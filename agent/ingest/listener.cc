@@ -114,7 +114,9 @@ class Listener::Connection final : public SessionCarrier {
       const ssize_t size = ::recv(fd_.get(), listener_.buffer_.data(), listener_.buffer_.size(),
                                   MSG_DONTWAIT | MSG_TRUNC);
       if (size < 0) {
-        if (errno == EINTR) continue;
+        // A peer that died with our Acks unread resets the connection, but what it sent is still queued: the
+        // error is reported once, and the records come after it.
+        if (errno == EINTR || errno == ECONNRESET) continue;
         if (errno != EAGAIN) finish();
         break;
       }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 ncclscope_test(agent_core_test
   SOURCES
+    unit/agent/aggregator_test.cc
+    unit/agent/parts_test.cc
     unit/agent/session_test.cc
   LINK ncclscope_agent_aggregate
   LABELS unit sanitize)
