@@ -12,8 +12,7 @@ namespace {
 
 using nccl::Result;
 
-// ---- what differs between versions
-// ---------------------------------------------------------------
+// ---- what differs between versions ----
 
 template <typename Descr>
 struct Traits;
@@ -70,7 +69,7 @@ void* start_coll(void* context, const Descr& d) noexcept {
     t.ambiguous_type = t.datatype == model::DataType::kFloat64;
   } else {
     t.function = parse_function(d.coll.func);
-    t.datatype = parse_datatype(d.coll.datatype);
+    t.datatype_name = d.coll.datatype;
     t.algorithm = parse_algorithm(d.coll.algo);
     t.protocol = parse_protocol(d.coll.proto);
   }
@@ -112,7 +111,7 @@ void* start_p2p(void* context, const Descr& d) noexcept {
     t.ambiguous_type = t.datatype == model::DataType::kFloat64;
   } else {
     t.function = parse_function(d.p2p.func);
-    t.datatype = parse_datatype(d.p2p.datatype);
+    t.datatype_name = d.p2p.datatype;
   }
   if constexpr (v <= 3) {
     t.describes_communicator = true;
@@ -172,8 +171,7 @@ void* start_ce_coll(void* context, const Descr& d) noexcept {
   return start_task(context, t);
 }
 
-// ---- the five functions of a table
-// ---------------------------------------------------------------
+// ---- the five functions of a table ----
 
 template <typename Descr>
 Result start_event(void* context, void** handle, Descr* d) noexcept {

@@ -145,11 +145,10 @@ void describe(Process& p, Communicator& c, Lane& lane, const InitArguments& a) n
       p.next_wire_id >= wire::kNoCommunicator - 1 ? 1 : p.next_wire_id + 1);
   for (auto* counter :
        {&c.next_collective, &c.next_p2p, &c.recorded, &c.dropped, &c.started_collectives,
-        &c.started_p2p, &c.broadcast_group, &c.finalize_index}) {
+        &c.started_p2p, &c.broadcast_group, &c.plan_time_ns, &c.finalize_index}) {
     counter->store(0, kRelaxed);
   }
-  for (auto* counter :
-       {&c.next_order, &c.plan_first_order, &c.completed_order, &c.neighbour_version}) {
+  for (auto* counter : {&c.plan, &c.completed_order, &c.neighbour_version}) {
     counter->store(0, kRelaxed);
   }
   c.drift_from.store(kNever, kRelaxed);

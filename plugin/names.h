@@ -4,16 +4,21 @@
 // allocation; every function accepts null. Called on NCCL's threads: a few nanoseconds each.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "proto/model/operation.h"
 
 namespace ncclscope::plugin {
 
 namespace detail {
-inline bool same(const char* a, const char* b) noexcept {
-  return std::strcmp(a, b) == 0;
+/// Equal to a literal. Inlined character by character: a call into libc costs more than these few.
+template <std::size_t N>
+[[gnu::always_inline]] inline bool same(const char* s, const char (&literal)[N]) noexcept {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (s[i] != literal[i]) return false;
+  }
+  return true;
 }
 }  // namespace detail
 
@@ -61,7 +66,7 @@ inline model::DataType parse_datatype(const char* s) noexcept {
   using model::DataType;
   if (s == nullptr) return DataType::kUnknown;
   if (s[0] == 'U') return detail::same(s, "Unknown") ? DataType::kUint8 : DataType::kUnknown;
-  if (std::strncmp(s, "nccl", 4) != 0) return DataType::kUnknown;
+  if (s[0] != 'n' || s[1] != 'c' || s[2] != 'c' || s[3] != 'l') return DataType::kUnknown;
   switch (s[4]) {
     case 'F':
       if (detail::same(s, "ncclFloat32")) return DataType::kFloat32;
@@ -118,8 +123,7 @@ inline model::Protocol parse_protocol(const char* s) noexcept {
   return detail::same(s, "LL") ? Protocol::kLl : Protocol::kUnknown;
 }
 
-// ---- numeric codes of interface v1
-// ---------------------------------------------------------------
+// ---- numeric codes of interface v1 ----
 inline model::Function function_from_code(std::uint8_t code) noexcept {
   using model::Function;
   constexpr Function kCodes[] = {

@@ -3,11 +3,7 @@
 
 namespace ncclscope::plugin {
 
-Process& process() noexcept {
-  // Constant-initialised and trivially destructible: usable before and after every other static.
-  static constinit Process instance;
-  return instance;
-}
+constinit Process the_process;
 
 void apply_mask(Process& p) noexcept {
   std::uint32_t mask = p.base_mask.load(kRelaxed);

@@ -57,8 +57,12 @@ struct Process {
   bool sender_started = false;
 };
 
-/// The one instance.
-[[nodiscard]] Process& process() noexcept;
+/// The one instance. Constant-initialised and trivially destructible: usable before and after every
+/// other static.
+extern constinit Process the_process __attribute__((visibility("hidden")));
+[[nodiscard]] inline Process& process() noexcept {
+  return the_process;
+}
 
 /// Recomputes the mask and writes it to NCCL. Lock-free; any thread.
 void apply_mask(Process& p) noexcept;

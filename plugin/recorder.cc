@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "plugin/clock.h"
+#include "plugin/names.h"
 #include "plugin/process.h"
 #include "plugin/tables.h"
 #include "proto/wire/encode.h"
@@ -102,8 +103,7 @@ class OwnTime {
   std::uint64_t start_;
 };
 
-// ---- sampling by blocks
-// --------------------------------------------------------------------------
+// ---- sampling by blocks ----
 
 void set_block(std::atomic<std::uint8_t>& mine, std::atomic<std::int32_t>& all, bool in,
                bool& changed) noexcept {
@@ -141,8 +141,30 @@ bool network_wanted(const Process& p, const OperationSlot& slot) noexcept {
   return in_block(slot.index.load(kRelaxed), p.settings.network_sample);
 }
 
-// ---- closing
-// -------------------------------------------------------------------------------------
+/// The plan's number as records carry it: 16 bits, 0 = none.
+std::uint16_t plan_id(std::uint32_t order) noexcept {
+  return order == kNever || order == 0 ? std::uint16_t{0}
+                                       : static_cast<std::uint16_t>((order - 1) % 0xFFFFu + 1);
+}
+
+bool is_launched(const OperationSlot& slot) noexcept {
+  return slot.order.load(kAcquire) != kNever;
+}
+
+/// True when no channel that has started is still to stop.
+bool is_idle(const OperationSlot& slot, std::uint64_t state) noexcept {
+  return slot.channels_started.load(kRelaxed) <= st::channels(state);
+}
+
+/// Where to look for a free slot next. A hint: two threads may get the same one and then compete
+/// for the slot.
+std::uint32_t next_hint(std::atomic<std::uint32_t>& cursor) noexcept {
+  const std::uint32_t at = cursor.load(kRelaxed);
+  cursor.store(at + 1, kRelaxed);
+  return at;
+}
+
+// ---- closing ----
 
 /// Writes the record of an operation that the caller has moved to kClosing, and frees its slot.
 void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t state,
@@ -161,7 +183,7 @@ void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t s
 
   wire::Operation record{};
   wire::set_header(record, wire::RecordType::kOperation);
-  std::uint16_t flags = slot.flags;
+  std::uint16_t flags = slot.flags.load(kRelaxed);
   bool timed = false;
   if (completion != Completion::kEnqueueOnly && whole && rejected == UntimedReason::kNone &&
       start != kNoTime && end > start) {
@@ -187,29 +209,28 @@ void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t s
   if (index < kWarmupOperations) flags |= of::kWarmup;
 
   const std::uint64_t api = slot.api_time_ns.load(kRelaxed);
-  const std::uint64_t enqueue_delay =
-      slot.enqueue_time_ns > api ? (slot.enqueue_time_ns - api) / 1000 : 0;
+  const std::uint64_t enqueue = slot.enqueue_time_ns.load(kRelaxed);
+  const std::uint64_t enqueue_delay = enqueue > api ? (enqueue - api) / 1000 : 0;
   record.communicator = c == nullptr ? wire::kNoCommunicator : c->wire_id.load(kRelaxed);
   record.function = static_cast<std::uint8_t>(slot.function.load(kRelaxed));
   record.datatype = static_cast<std::uint8_t>(slot.datatype.load(kRelaxed));
-  record.algorithm_protocol = slot.algorithm_protocol;
+  record.algorithm_protocol = slot.algorithm_protocol.load(kRelaxed);
   record.untimed_reason = static_cast<std::uint8_t>(reason);
   record.channels = static_cast<std::uint8_t>(expected);
   record.channels_seen = static_cast<std::uint8_t>(seen);
   record.flags = flags;
   record.root_or_peer = slot.root_or_peer.load(kRelaxed);
   record.index = static_cast<std::uint32_t>(index);
-  record.sequence = slot.sequence;
-  record.count_plan = wire::pack_count_plan(slot.count.load(kRelaxed), slot.plan);
+  record.sequence = slot.sequence.load(kRelaxed);
+  record.count_plan =
+      wire::pack_count_plan(slot.count.load(kRelaxed), plan_id(slot.order.load(kRelaxed)));
   record.api_time_ns = api;
   record.gpu_start_ns = timed ? start : 0;
   record.duration_enqueue = wire::pack_duration_enqueue(timed ? end - start : 0, enqueue_delay);
 
   const bool pushed = lane.ring.push(record) != 0;
   if (c != nullptr) {
-    if (st::phase(state) != st::kFree && (state & st::kTaskSeen) != 0 && whole) {
-      store_max(c->completed_order, slot.order.load(kRelaxed) + 1);
-    }
+    if (whole && is_launched(slot)) store_max(c->completed_order, slot.order.load(kRelaxed));
     if (pushed) {
       c->recorded.fetch_add(1, kRelaxed);
     } else {
@@ -223,7 +244,7 @@ void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t s
 
 /// True when an open operation in this state has all it waits for.
 bool is_done(const OperationSlot& slot, std::uint64_t state) noexcept {
-  if ((state & st::kTaskStopped) == 0 || st::references(state) != 0) return false;
+  if ((state & st::kTaskStopped) == 0) return false;
   switch (slot.completion.load(kRelaxed)) {
     case Completion::kEnqueueOnly:
       return true;
@@ -266,7 +287,7 @@ bool is_open(std::uint64_t state, Token t) noexcept {
 /// Claims a slot and fills what both ways of beginning an operation share; the caller opens it with
 /// open_slot.
 OperationSlot* claim_operation(Lane& lane, Communicator& c, std::uint32_t& slot_index) noexcept {
-  const std::uint32_t base = lane.operation_cursor.fetch_add(1, kRelaxed);
+  const std::uint32_t base = next_hint(lane.operation_cursor);
   for (unsigned probe = 0; probe < kClaimProbes; ++probe) {
     const std::uint32_t i = (base + probe) % kOperationSlots;
     OperationSlot& slot = lane.operations[i];
@@ -274,7 +295,7 @@ OperationSlot* claim_operation(Lane& lane, Communicator& c, std::uint32_t& slot_
     if (st::phase(state) != st::kFree) continue;
     if (!slot.state.compare_exchange_strong(state, state | st::kClaimed, kAcqRel, kRelaxed))
       continue;
-    if (probe != 0) lane.operation_cursor.fetch_add(probe, kRelaxed);
+    if (probe != 0) lane.operation_cursor.store(base + probe + 1, kRelaxed);
     slot.communicator.store(c.table_index, kRelaxed);
     slot.gpu_start_ns.store(kNoTime, kRelaxed);
     slot.gpu_stop_ns.store(0, kRelaxed);
@@ -282,23 +303,23 @@ OperationSlot* claim_operation(Lane& lane, Communicator& c, std::uint32_t& slot_
     slot.completion.store(Completion::kEnqueueOnly, kRelaxed);
     slot.rejected.store(0, kRelaxed);
     slot.sweeps.store(0, kRelaxed);
+    slot.channels_started.store(0, kRelaxed);
     slot.on_network.store(0, kRelaxed);
     slot.order.store(kNever, kRelaxed);
-    slot.algorithm_protocol = 0;
-    slot.flags = 0;
-    slot.plan = 0;
-    slot.sequence = 0;
-    slot.enqueue_time_ns = 0;
+    slot.algorithm_protocol.store(0, kRelaxed);
+    slot.flags.store(0, kRelaxed);
+    slot.sequence.store(0, kRelaxed);
+    slot.enqueue_time_ns.store(0, kRelaxed);
     slot_index = i;
     return &slot;
   }
   return nullptr;
 }
 
-/// Opens a claimed slot with extra state bits; returns its generation.
-std::uint32_t open_slot(OperationSlot& slot, std::uint64_t bits) noexcept {
+/// Opens a claimed slot; returns its generation.
+std::uint32_t open_slot(OperationSlot& slot) noexcept {
   const std::uint32_t generation = st::generation(slot.state.load(kRelaxed));
-  slot.state.store(st::at_generation(generation) | st::kOpen | bits, kRelease);
+  slot.state.store(st::at_generation(generation) | st::kOpen, kRelease);
   return generation;
 }
 
@@ -306,27 +327,32 @@ bool kernel_reports_now(const Process& p) noexcept {
   return (p.mask.load(kRelaxed) & nccl::kKernelCh) != 0;
 }
 
-/// Fills in what the launch of an operation tells. The caller owns the slot or has just set
-/// kTaskSeen on it.
+/// Fills in what the launch of an operation tells; the order, written last, says that it is
+/// launched. Only the launching thread gets here: an operation that waits for its launch is
+/// otherwise touched only by a sweep that gives it up.
 void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& task,
-               std::uint64_t now, bool had_api) noexcept {
+               std::uint32_t order, std::uint64_t enqueue_ns, std::uint16_t flags,
+               bool had_api) noexcept {
   const bool p2p = model::is_point_to_point(task.function);
-  std::uint16_t flags = static_cast<std::uint16_t>(slot.flags | of::kTaskSeen);
+  flags |= of::kTaskSeen;
   if (task.sequence_known) flags |= of::kSequenceKnown;
   if (task.symmetric) flags |= of::kSymmetric;
   if (task.copy_engine) flags |= of::kCopyEngine;
   if (task.ambiguous_type) flags |= of::kBytesAmbiguous;
   if (!task.channels_known) flags |= of::kChannelsUnknown;
-  slot.flags = flags;
-  slot.enqueue_time_ns = now;
-  slot.sequence = static_cast<std::uint32_t>(task.sequence);
-  slot.algorithm_protocol = static_cast<std::uint8_t>(static_cast<unsigned>(task.algorithm) |
-                                                      (static_cast<unsigned>(task.protocol) << 4));
-  slot.plan = static_cast<std::uint16_t>(Token::from_handle(task.group).generation());
+  slot.flags.store(flags, kRelaxed);
+  slot.enqueue_time_ns.store(enqueue_ns, kRelaxed);
+  slot.sequence.store(static_cast<std::uint32_t>(task.sequence), kRelaxed);
+  slot.algorithm_protocol.store(
+      static_cast<std::uint8_t>(static_cast<unsigned>(task.algorithm) |
+                                (static_cast<unsigned>(task.protocol) << 4)),
+      kRelaxed);
   slot.expected.store(task.channels, kRelaxed);
   if (!had_api) {
     slot.function.store(task.function, kRelaxed);
-    slot.datatype.store(task.datatype, kRelaxed);
+    slot.datatype.store(
+        task.datatype_name != nullptr ? parse_datatype(task.datatype_name) : task.datatype,
+        kRelaxed);
     slot.count.store(task.count, kRelaxed);
   }
   if (p2p || !had_api) slot.root_or_peer.store(task.root_or_peer, kRelaxed);
@@ -345,13 +371,14 @@ void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& tas
   }
   if (to_itself && task.function == model::Function::kSend &&
       counters_drift(p.nccl_version, c.interface_version)) {
-    store_min(c.drift_from, c.plan_first_order.load(kRelaxed));
+    store_min(c.drift_from, order);
   }
   if (task.function == model::Function::kBroadcast && c.broadcast_visible.load(kRelaxed) == 0) {
     // NCCL counts Broadcasts of this communicator after all.
     c.broadcast_visible.store(1, kRelaxed);
     c.untrusted_from.store(kNever, kRelaxed);
   }
+  slot.order.store(order, kRelease);
 }
 
 void describe_communicator(Communicator& c, const Task& task) noexcept {
@@ -384,8 +411,7 @@ void describe_communicator(Communicator& c, const Task& task) noexcept {
   }
 }
 
-// ---- small slots
-// ---------------------------------------------------------------------------------
+// ---- small slots ----
 
 constexpr std::uint64_t slot_word(std::uint32_t generation, std::uint64_t low) noexcept {
   return (std::uint64_t{generation} << 32) | low;
@@ -407,7 +433,7 @@ bool operation_gone(Process& p, std::uint64_t token_bits) noexcept {
 template <typename Slot, std::size_t N, typename Reclaimable>
 int claim_child(Slot (&slots)[N], std::atomic<std::uint32_t>& cursor, std::uint64_t low,
                 std::uint32_t& generation, const Reclaimable& reclaimable) noexcept {
-  const std::uint32_t base = cursor.fetch_add(1, kRelaxed);
+  const std::uint32_t base = next_hint(cursor);
   for (unsigned probe = 0; probe < kChildProbes; ++probe) {
     const std::uint32_t i = (base + probe) % N;
     std::uint64_t word = slots[i].state.load(kAcquire);
@@ -416,7 +442,7 @@ int claim_child(Slot (&slots)[N], std::atomic<std::uint32_t>& cursor, std::uint6
     if (!slots[i].state.compare_exchange_strong(word, slot_word(generation, low | kBusy), kAcqRel,
                                                 kRelaxed))
       continue;
-    if (probe != 0) cursor.fetch_add(probe, kRelaxed);
+    if (probe != 0) cursor.store(base + probe + 1, kRelaxed);
     return static_cast<int>(i);
   }
   return -1;
@@ -430,8 +456,7 @@ Slot* child_slot(Slot (&slots)[N], Token t, std::uint64_t& word) noexcept {
   return (word & kBusy) != 0 && slot_generation(word) == t.generation() ? &slot : nullptr;
 }
 
-// ---- kernel channels
-// -----------------------------------------------------------------------------
+// ---- kernel channels ----
 
 /// Decides whether a channel's stamps belong to the operation, and folds them in. GPU clock, ns.
 void report_channel(Lane& lane, Communicator& c, OperationSlot& slot, unsigned channel,
@@ -446,8 +471,8 @@ void report_channel(Lane& lane, Communicator& c, OperationSlot& slot, unsigned c
   const bool drifting = order >= c.drift_from.load(kRelaxed);
 
   ChannelState& ch = c.channels[channel % kMaxChannels];
-  if (ch.plan.load(kRelaxed) != slot.plan) {
-    ch.plan.store(slot.plan, kRelaxed);
+  if (ch.plan.load(kRelaxed) != order) {
+    ch.plan.store(order, kRelaxed);
     store_max(ch.earlier_stop_ns, ch.plan_stop_ns.load(kRelaxed));
     ch.plan_stop_ns.store(0, kRelaxed);
   }
@@ -456,7 +481,7 @@ void report_channel(Lane& lane, Communicator& c, OperationSlot& slot, unsigned c
   }
   // Without an API event the call is known only from after the launch: no proof against a sound
   // counter.
-  const bool call_known = (slot.flags & (of::kApiSeen | of::kGraph)) != 0;
+  const bool call_known = (slot.flags.load(kRelaxed) & (of::kApiSeen | of::kGraph)) != 0;
   if (drifting || call_known) {
     const bool known = lane.clock.known();
     if (drifting && !known) return reject(UntimedReason::kCounterDrift);
@@ -500,9 +525,8 @@ void stop_kernel(Process& p, Lane& lane, Token t) noexcept {
   const std::uint64_t end = k->stop_ns.load(kRelaxed);
   const std::uint64_t host_start = k->host_start_ns.load(kRelaxed);
   const auto channel = static_cast<unsigned>((word >> 8) & 0xFFu);
-  if (!k->state.compare_exchange_strong(word, slot_word(slot_generation(word), 0), kAcqRel,
-                                        kRelaxed))
-    return;
+  // All calls of one handle come from one thread.
+  k->state.store(slot_word(slot_generation(word), 0), kRelease);
 
   OperationSlot* slot = operation_slot(lane, op);
   if (slot == nullptr) return;
@@ -536,14 +560,13 @@ void stop_kernel(Process& p, Lane& lane, Token t) noexcept {
   if (full) push_channel_detail(lane, *c, *slot, channel, start, end, host_start, now);
   for (;;) {
     if (!is_open(state, op)) return;
-    std::uint64_t next = state - st::kReferenceOne;
-    if (st::channels(state) < 0xFF) next += st::kChannelOne;
-    if (advance(p, lane, *slot, state, next)) return;
+    if (advance(p, lane, *slot, state,
+                st::channels(state) < 0xFF ? state + st::kChannelOne : state))
+      return;
   }
 }
 
-// ---- network
-// -------------------------------------------------------------------------------------
+// ---- network ----
 
 std::uint64_t network_key(std::uint64_t operation, bool is_send) noexcept {
   // The kind bits of the token are free to carry the direction.
@@ -723,8 +746,7 @@ void begin_blocks(Process& p, Communicator& c) noexcept {
   enter_blocks(p, c, 0);
 }
 
-// ---- starts
-// --------------------------------------------------------------------------------------
+// ---- starts ----
 
 void* start_api(void* context, const void* parent, const ApiCall& call) noexcept {
   Process& p = process();
@@ -752,7 +774,7 @@ void* start_api(void* context, const void* parent, const ApiCall& call) noexcept
     const std::uint64_t group = Token::from_handle(parent).bits();
     if (group != 0 && c->broadcast_group.load(kRelaxed) == group) {
       if (c->broadcast_root.load(kRelaxed) != call.root)
-        store_min(c->untrusted_from, c->next_order.load(kRelaxed));
+        store_min(c->untrusted_from, lane.plan_cursor.load(kRelaxed) + 1);
     } else {
       c->broadcast_group.store(group, kRelaxed);
       c->broadcast_root.store(call.root, kRelaxed);
@@ -774,8 +796,8 @@ void* start_api(void* context, const void* parent, const ApiCall& call) noexcept
   slot->function.store(call.function, kRelaxed);
   slot->datatype.store(call.datatype, kRelaxed);
   slot->root_or_peer.store(p2p ? -1 : call.root, kRelaxed);
-  slot->flags = of::kApiSeen | of::kTypeFromApi;
-  return Token(Kind::kOperationApi, c->lane, p.salt, open_slot(*slot, 0), at).handle();
+  slot->flags.store(of::kApiSeen | of::kTypeFromApi, kRelaxed);
+  return Token(Kind::kOperationApi, c->lane, p.salt, open_slot(*slot), at).handle();
 }
 
 void* start_task(void* context, const Task& task) noexcept {
@@ -798,39 +820,38 @@ void* start_task(void* context, const Task& task) noexcept {
     return nullptr;
   }
   Lane& lane = *p.lanes[c->lane].load(kAcquire);
-  const std::uint64_t now = monotonic_ns();
-  const std::uint32_t order = c->next_order.fetch_add(1, kRelaxed);
+  const Token plan = Token::from_handle(task.group);
+  const std::uint32_t order =
+      plan.kind() == Kind::kPlan && plan.salt() == p.salt && plan.generation() != kNever
+          ? plan.generation()
+          : c->plan.load(kRelaxed);
   const OwnTime own(lane, order % kSampleOperations == kSampleOperations - 1, kSampleOperations);
   bump(lane.events[task.copy_engine ? 12 : p2p ? 2 : 1]);
   if (task.describes_communicator) describe_communicator(*c, task);
-  c->tasks_seen.store(1, kRelaxed);
+  if (c->tasks_seen.load(kRelaxed) == 0) c->tasks_seen.store(1, kRelaxed);
 
   // The operation that the API call began. A token that is no longer open is a stale handle: then
   // this is a new one.
   if (parent.kind() == Kind::kOperationApi && parent.salt() == p.salt && parent.lane() == c->lane &&
       parent.index() < kOperationSlots) {
     OperationSlot& slot = lane.operations[parent.index()];
-    std::uint64_t state = slot.state.load(kAcquire);
-    while (is_open(state, parent) && (state & st::kTaskSeen) == 0 &&
-           slot.communicator.load(kRelaxed) == c->table_index) {
-      const std::uint64_t group = slot.group.load(kRelaxed);
-      if (!slot.state.compare_exchange_weak(state, (state | st::kTaskSeen) + st::kReferenceOne,
-                                            kAcqRel, kAcquire)) {
-        continue;
-      }
-      slot.order.store(order, kRelaxed);
+    if (is_open(slot.state.load(kAcquire), parent) && !is_launched(slot) &&
+        slot.communicator.load(kRelaxed) == c->table_index) {
       slot.sweeps.store(0, kRelaxed);
-      fill_task(p, *c, slot, task, now, true);
-      if (const Token g = Token::from_bits(group);
+      if (const Token g = Token::from_bits(slot.group.load(kRelaxed));
           g.kind() == Kind::kGroupApi && g.index() < kGroupSlots) {
         const std::uint64_t word = lane.groups[g.index()].state.load(kRelaxed);
         if (slot_generation(word) == g.generation() && (word & kBusy) == 0)
           c->late_tasks_seen.store(1, kRelaxed);
       }
+      // A plan is submitted in one go: its time serves for all its tasks.
+      fill_task(p, *c, slot, task, order, c->plan_time_ns.load(kRelaxed), slot.flags.load(kRelaxed),
+                true);
       return Token(Kind::kOperation, c->lane, p.salt, parent.generation(), parent.index()).handle();
     }
   }
 
+  const std::uint64_t now = monotonic_ns();
   const std::uint64_t index = take_index(p, *c, p2p);
   std::uint32_t at = 0;
   OperationSlot* slot = claim_operation(lane, *c, at);
@@ -841,14 +862,10 @@ void* start_task(void* context, const Task& task) noexcept {
   slot->api_time_ns.store(now, kRelaxed);
   slot->index.store(index, kRelaxed);
   slot->group.store(0, kRelaxed);
-  slot->order.store(order, kRelaxed);
-  // A parent of an API call that is over: replay of a captured graph.
+  // A parent that was only captured: this is a replay of the graph.
   const bool graph = parent.kind() == Kind::kCaptured && parent.salt() == p.salt;
-  slot->flags = graph ? of::kGraph : std::uint16_t{0};
-  fill_task(p, *c, *slot, task, now, false);
-  return Token(Kind::kOperation, c->lane, p.salt,
-               open_slot(*slot, st::kTaskSeen | st::kReferenceOne), at)
-      .handle();
+  fill_task(p, *c, *slot, task, order, now, graph ? of::kGraph : std::uint16_t{0}, false);
+  return Token(Kind::kOperation, c->lane, p.salt, open_slot(*slot), at).handle();
 }
 
 void* start_group_api(void* context) noexcept {
@@ -858,11 +875,14 @@ void* start_group_api(void* context) noexcept {
   if (c == nullptr) return nullptr;
   Lane& lane = *p.lanes[c->lane].load(kAcquire);
   bump(lane.events[8]);
-  const std::uint32_t i = lane.group_cursor.fetch_add(1, kRelaxed) % kGroupSlots;
-  // An older group that is still open gives way: its operations then count as no longer grouped.
-  const std::uint32_t generation = slot_generation(lane.groups[i].state.load(kRelaxed)) + 1;
-  lane.groups[i].state.store(slot_word(generation, kBusy), kRelease);
-  return Token(Kind::kGroupApi, c->lane, p.salt, generation, i).handle();
+  std::uint32_t generation = 0;
+  // A group that has been open for a whole round of the table gives way: its operations then count
+  // as ungrouped.
+  const int at = claim_child(lane.groups, lane.group_cursor, 0, generation,
+                             [](const GroupSlot&) { return true; });
+  if (at < 0) return nullptr;
+  return Token(Kind::kGroupApi, c->lane, p.salt, generation, static_cast<std::uint32_t>(at))
+      .handle();
 }
 
 void* start_plan(void* context) noexcept {
@@ -873,9 +893,9 @@ void* start_plan(void* context) noexcept {
   if (c == nullptr) return Token(Kind::kIgnored, 0, p.salt, 0, 0).handle();
   Lane& lane = *p.lanes[c->lane].load(kAcquire);
   bump(lane.events[0]);
-  c->plan_first_order.store(c->next_order.load(kRelaxed), kRelaxed);
-  // Numbered 1..65535 per lane, as the record holds 16 bits.
-  const std::uint32_t number = lane.plan_cursor.fetch_add(1, kRelaxed) % 0xFFFFu + 1;
+  const std::uint32_t number = lane.plan_cursor.fetch_add(1, kRelaxed) + 1;
+  c->plan.store(number, kRelaxed);
+  c->plan_time_ns.store(monotonic_ns(), kRelaxed);
   return Token(Kind::kPlan, c->lane, p.salt, number, 0).handle();
 }
 
@@ -908,7 +928,8 @@ void* start_kernel(const void* parent, std::uint8_t channel, std::uint64_t gpu_n
   k.start_ns.store(gpu_ns, kRelaxed);
   k.stop_ns.store(0, kRelaxed);
 
-  const bool first = st::channels(state) == 0 && st::references(state & ~st::kTaskStopped) <= 1;
+  const std::uint8_t started = slot->channels_started.load(kRelaxed);
+  const bool first = started == 0;
   const bool host_only = c->interface_version < 4;
   if (first || host_only || p.detail.load(kRelaxed) == wire::DetailLevel::kFull) {
     const std::uint64_t now = monotonic_ns();
@@ -921,14 +942,8 @@ void* start_kernel(const void* parent, std::uint8_t channel, std::uint64_t gpu_n
   } else {
     k.host_start_ns.store(0, kRelaxed);
   }
-  for (;;) {
-    if (!is_open(state, op)) {
-      k.state.store(slot_word(generation, 0), kRelease);
-      return nullptr;
-    }
-    if (slot->state.compare_exchange_weak(state, state + st::kReferenceOne, kAcqRel, kAcquire))
-      break;
-  }
+  if (started < 0xFF)
+    slot->channels_started.store(static_cast<std::uint8_t>(started + 1), kRelaxed);
   if (first) {
     const std::uint64_t index = slot->index.load(kRelaxed) + 1;
     store_max(model::is_point_to_point(slot->function.load(kRelaxed)) ? c->started_p2p
@@ -945,8 +960,8 @@ void* start_kernel(const void* parent, std::uint8_t channel, std::uint64_t gpu_n
     OperationSlot* old = previous.bits() == 0 ? nullptr : operation_slot(*lane, previous);
     if (old != nullptr && old->completion.load(kRelaxed) == Completion::kUnknown) {
       const std::uint64_t s = old->state.load(kAcquire);
-      if (is_open(s, previous) && (s & st::kTaskStopped) != 0 && st::references(s) == 0 &&
-          st::channels(s) > 0 && old->plan != slot->plan) {
+      if (is_open(s, previous) && (s & st::kTaskStopped) != 0 && is_idle(*old, s) &&
+          st::channels(s) > 0 && old->order.load(kRelaxed) != slot->order.load(kRelaxed)) {
         (void)close_from(p, *lane, *old, s, UntimedReason::kNone);
       }
     }
@@ -1054,8 +1069,7 @@ void* start_proxy_step(const void* parent) noexcept {
       .handle();
 }
 
-// ---- stops and states
-// ----------------------------------------------------------------------------
+// ---- stops and states ----
 
 void stop(void* handle) noexcept {
   const Token t = Token::from_handle(handle);
@@ -1076,9 +1090,8 @@ void stop(void* handle) noexcept {
       std::uint64_t state = slot->state.load(kAcquire);
       while (is_open(state, t)) {
         // A second stop of the same handle changes nothing.
-        if ((state & st::kTaskStopped) != 0 || st::references(state) == 0)
-          return bump(lane->stops_unmatched);
-        if (advance(p, *lane, *slot, state, (state | st::kTaskStopped) - st::kReferenceOne)) return;
+        if ((state & st::kTaskStopped) != 0) return bump(lane->stops_unmatched);
+        if (advance(p, *lane, *slot, state, state | st::kTaskStopped)) return;
       }
       return bump(lane->stops_unmatched);
     }
@@ -1088,9 +1101,9 @@ void stop(void* handle) noexcept {
       return stop_proxy_op(p, *lane, t);
     case Kind::kGroupApi:
       if (t.index() < kGroupSlots) {
-        std::uint64_t word = slot_word(t.generation(), kBusy);
-        lane->groups[t.index()].state.compare_exchange_strong(word, slot_word(t.generation(), 0),
-                                                              kAcqRel, kRelaxed);
+        std::atomic<std::uint64_t>& word = lane->groups[t.index()].state;
+        if (word.load(kRelaxed) == slot_word(t.generation(), kBusy))
+          word.store(slot_word(t.generation(), 0), kRelease);
       }
       return;
     default:
@@ -1115,8 +1128,7 @@ void record_state(void* handle, nccl::EventState state, bool has_value,
   }
 }
 
-// ---- finalize
-// ------------------------------------------------------------------------------------
+// ---- finalize ----
 
 namespace {
 
@@ -1128,11 +1140,11 @@ std::uint32_t close_operations(Process& p, Lane& lane, const Communicator* c) no
     std::uint64_t state = slot.state.load(kAcquire);
     while (st::phase(state) == st::kOpen) {
       if (c != nullptr && slot.communicator.load(kRelaxed) != c->table_index) break;
-      const bool launched = (state & st::kTaskSeen) != 0;
+      const bool launched = is_launched(slot);
       // Nothing more will come: an operation of unknown width that has reported and has nothing
       // open is complete.
       const bool whole = slot.completion.load(kRelaxed) == Completion::kUnknown &&
-                         st::channels(state) > 0 && st::references(state) == 0;
+                         st::channels(state) > 0 && is_idle(slot, state);
       const UntimedReason reason = !launched ? UntimedReason::kApiOnly
                                    : whole   ? UntimedReason::kNone
                                              : UntimedReason::kUnfinished;
@@ -1184,8 +1196,7 @@ void close_all_operations() noexcept {
   }
 }
 
-// ---- sweeping
-// ------------------------------------------------------------------------------------
+// ---- sweeping ----
 
 SweepResult sweep_operations(Lane& lane, std::uint32_t interval_ms, bool pressed) noexcept {
   Process& p = process();
@@ -1204,13 +1215,14 @@ SweepResult sweep_operations(Lane& lane, std::uint32_t interval_ms, bool pressed
     if (c == nullptr) continue;
     const std::uint32_t order = slot.order.load(kRelaxed);
     const auto completion = slot.completion.load(kRelaxed);
-    const bool idle = st::references(state) == 0;
+    const bool idle = is_idle(slot, state);
+    const bool launched = is_launched(slot);
     UntimedReason reason = UntimedReason::kNone;
     std::uint32_t patience = 0;
     if (c->status.load(kRelaxed) != CommunicatorStatus::kLive) {
       patience = 2;
-      reason = (state & st::kTaskSeen) != 0 ? UntimedReason::kUnfinished : UntimedReason::kApiOnly;
-    } else if ((state & st::kTaskSeen) == 0) {
+      reason = launched ? UntimedReason::kUnfinished : UntimedReason::kApiOnly;
+    } else if (!launched) {
       const Token g = Token::from_bits(slot.group.load(kRelaxed));
       bool group_open = false;
       if (g.kind() == Kind::kGroupApi && g.index() < kGroupSlots) {
@@ -1233,7 +1245,7 @@ SweepResult sweep_operations(Lane& lane, std::uint32_t interval_ms, bool pressed
         patience = sweeps_for(1'000);
       } else if (completion == Completion::kUnknown && st::channels(state) > 0 && idle) {
         patience = sweeps_for(300);
-      } else if (order + 1 < c->completed_order.load(kRelaxed)) {
+      } else if (order < c->completed_order.load(kRelaxed)) {
         // Later work of the communicator is complete: what has not come by now is lost.
         reason = UntimedReason::kLost;
         patience = sweeps_for(1'000);
@@ -1266,8 +1278,7 @@ OldestOperation oldest_operation(Lane& lane, const Communicator& c, bool p2p) no
     if (index >= oldest.index) continue;
     oldest.index = index;
     oldest.api_time_ns = slot.api_time_ns.load(kRelaxed);
-    oldest.started = st::channels(state) > 0 ||
-                     st::references(state) > ((state & st::kTaskStopped) != 0 ? 0u : 1u);
+    oldest.started = slot.channels_started.load(kRelaxed) > 0;
     oldest.on_network = slot.on_network.load(kRelaxed) != 0;
     // FNV-1a over what must be equal on all ranks.
     const std::uint64_t parts[4] = {

@@ -51,7 +51,8 @@ struct ApiCall {
 
 struct Task {
   model::Function function{};
-  model::DataType datatype{};
+  model::DataType datatype{};           // used if datatype_name is null
+  const char* datatype_name = nullptr;  // read only where the API call has not told the type
   model::Algorithm algorithm{};
   model::Protocol protocol{};
   std::uint8_t channels = 0;
@@ -98,8 +99,7 @@ void stop(void* handle) noexcept;
 void record_state(void* handle, nccl::EventState state, bool has_value,
                   std::uint64_t value) noexcept;
 
-// ---- for the sender thread
-// -----------------------------------------------------------------------
+// ---- for the sender thread ----
 struct Lane;
 struct Communicator;
 struct Process;

@@ -32,6 +32,8 @@ inline constexpr std::size_t kGroupSlots = 128;
 inline constexpr std::size_t kRingRecords = 11'264;
 inline constexpr unsigned kMaxChannels = 64;
 
+inline constexpr std::uint32_t kNever = ~std::uint32_t{0};
+
 inline constexpr auto kRelaxed = std::memory_order_relaxed;
 inline constexpr auto kAcquire = std::memory_order_acquire;
 inline constexpr auto kRelease = std::memory_order_release;
@@ -43,28 +45,21 @@ inline void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) noex
   counter.store(counter.load(kRelaxed) + by, kRelaxed);
 }
 
-// ---- operations
-// ----------------------------------------------------------------------------------
-/// State word of an operation slot, changed only by compare-exchange:
-///   32..63 generation | 30..31 phase | 29 task seen | 28 task stopped | 16..23 channels stopped |
-///   0..15 references
+// ---- operations ----
+/// State word of an operation slot, changed only by compare-exchange once the operation is open:
+///   32..63 generation | 30..31 phase | 28 task stopped | 16..23 channels stopped
 ///
-///          claim                last child or stop / sweep / finalize             record written
-///   kFree ───────▶ kClaimed ──▶ kOpen ─────────────────────────────▶ kClosing ──────────────────▶
-///   kFree, generation + 1
-///
-/// References: the launched task until it is stopped, and each kernel channel between start and
-/// stop.
+///          claim                last report or stop / sweep / finalize             record written
+///   kFree ───────▶ kClaimed ──▶ kOpen ────────────────────────────────▶ kClosing
+///   ──────────────────▶ kFree, generation + 1
 namespace operation_state {
 inline constexpr std::uint64_t kPhaseMask = std::uint64_t{3} << 30;
 inline constexpr std::uint64_t kFree = std::uint64_t{0} << 30;
 inline constexpr std::uint64_t kClaimed = std::uint64_t{1} << 30;
 inline constexpr std::uint64_t kOpen = std::uint64_t{2} << 30;
 inline constexpr std::uint64_t kClosing = std::uint64_t{3} << 30;
-inline constexpr std::uint64_t kTaskSeen = std::uint64_t{1} << 29;
 inline constexpr std::uint64_t kTaskStopped = std::uint64_t{1} << 28;
 inline constexpr std::uint64_t kChannelOne = std::uint64_t{1} << 16;
-inline constexpr std::uint64_t kReferenceOne = 1;
 [[nodiscard]] constexpr std::uint32_t generation(std::uint64_t s) noexcept {
   return static_cast<std::uint32_t>(s >> 32);
 }
@@ -73,9 +68,6 @@ inline constexpr std::uint64_t kReferenceOne = 1;
 }
 [[nodiscard]] constexpr unsigned channels(std::uint64_t s) noexcept {
   return static_cast<unsigned>((s >> 16) & 0xFFu);
-}
-[[nodiscard]] constexpr unsigned references(std::uint64_t s) noexcept {
-  return static_cast<unsigned>(s & 0xFFFFu);
 }
 [[nodiscard]] constexpr std::uint64_t at_generation(std::uint32_t g) noexcept {
   return std::uint64_t{g} << 32;
@@ -92,14 +84,13 @@ enum class Completion : std::uint8_t {
 struct alignas(32) OperationSlot {
   std::atomic<std::uint64_t> state{0};
   // Read by the sweeper while the operation is open.
-  std::atomic<std::uint64_t> api_time_ns{
-      0};                               // API call, or the task's start where no API event exists
-  std::atomic<std::uint64_t> index{0};  // in its communicator; collectives and p2p apart
-  std::atomic<std::uint64_t> group{0};  // GroupApi token
+  std::atomic<std::uint64_t> api_time_ns{0};   // API call; the task start where no API event exists
+  std::atomic<std::uint64_t> index{0};         // in its communicator; collectives and p2p apart
+  std::atomic<std::uint64_t> group{0};         // GroupApi token
   std::atomic<std::uint64_t> gpu_start_ns{0};  // minimum over channels; ~0 = none yet
   std::atomic<std::uint64_t> gpu_stop_ns{0};   // maximum over channels
   std::atomic<std::uint64_t> count{0};         // elements
-  std::atomic<std::uint32_t> order{0};         // of launch in its communicator
+  std::atomic<std::uint32_t> order{0};  // number of the plan that launched it, kNever = none yet
   std::atomic<std::int32_t> root_or_peer{-1};
   std::atomic<std::uint16_t> communicator{0};  // table index
   std::atomic<std::uint8_t> expected{0};
@@ -108,18 +99,16 @@ struct alignas(32) OperationSlot {
   std::atomic<model::DataType> datatype{};
   std::atomic<std::uint8_t> rejected{0};  // wire::UntimedReason of the first rejected channel
   std::atomic<std::uint8_t> sweeps{0};    // sweeper: consecutive sweeps in which it looked finished
+  std::atomic<std::uint8_t> channels_started{0};
   std::atomic<std::uint8_t> on_network{0};  // a proxy operation of it is in progress
-  // Written before the state says kOpen / task seen; read by whoever closes.
-  std::uint8_t algorithm_protocol = 0;
-  std::uint16_t flags = 0;  // wire::operation_flags
-  std::uint16_t plan = 0;
-  std::uint32_t sequence = 0;
-  std::uint64_t enqueue_time_ns = 0;
+  std::atomic<std::uint8_t> algorithm_protocol{0};
+  std::atomic<std::uint16_t> flags{0};  // wire::operation_flags
+  std::atomic<std::uint32_t> sequence{0};
+  std::atomic<std::uint64_t> enqueue_time_ns{0};
 };
 static_assert(sizeof(OperationSlot) <= 128);
 
-// ---- children
-// ------------------------------------------------------------------------------------
+// ---- children ----
 /// Lowest bit of the small slots' state word.
 inline constexpr std::uint64_t kBusy = 1;
 
@@ -171,8 +160,7 @@ struct GroupSlot {
   std::atomic<std::uint64_t> state{0};  // generation << 32 | busy while the group is open
 };
 
-// ---- communicators
-// -------------------------------------------------------------------------------
+// ---- communicators ----
 enum class CommunicatorStatus : std::uint8_t { kFree = 0, kSetUp = 1, kLive = 2, kFinalized = 3 };
 
 /// What one channel of one communicator ran last. Owned by the thread that reports its kernels.
@@ -182,8 +170,6 @@ struct ChannelState {
   std::atomic<std::uint64_t> plan_stop_ns{0};     // latest accepted stop of `plan`
   std::atomic<std::uint32_t> plan{~std::uint32_t{0}};
 };
-
-inline constexpr std::uint32_t kNever = ~std::uint32_t{0};
 
 struct Communicator {
   std::atomic<std::uint32_t> generation{0};
@@ -196,13 +182,13 @@ struct Communicator {
   // Counters, absolute since init.
   std::atomic<std::uint64_t> next_collective{0};
   std::atomic<std::uint64_t> next_p2p{0};
-  std::atomic<std::uint32_t> next_order{0};
-  std::atomic<std::uint32_t> plan_first_order{0};  // order of the first task of the newest plan
+  std::atomic<std::uint32_t> plan{0};          // number of the newest plan
+  std::atomic<std::uint64_t> plan_time_ns{0};  // when it was submitted
   std::atomic<std::uint64_t> recorded{0};
   std::atomic<std::uint64_t> dropped{0};
   std::atomic<std::uint64_t> started_collectives{0};  // highest index started + 1
   std::atomic<std::uint64_t> started_p2p{0};
-  std::atomic<std::uint32_t> completed_order{0};  // highest order completed + 1
+  std::atomic<std::uint32_t> completed_order{0};  // highest order completed
 
   // Trust in GPU times (see recorder.cc).
   std::atomic<std::uint32_t> drift_from{
@@ -251,8 +237,7 @@ struct Communicator {
   ChannelState channels[kMaxChannels];
 };
 
-// ---- lane
-// ----------------------------------------------------------------------------------------
+// ---- lane ----
 /// The offset of the GPU clock against the host clock, as an upper bound that tightens: minimum
 /// over reports of (host time when noticed - GPU stamp), over the current and the previous window
 /// so that drift is followed.
