@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Filters by caller and job, then converts.
+#include "agent/api/agent_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "agent/api/convert.h"
+
+namespace ncclscope::agent {
+namespace {
+
+constexpr std::size_t kTailBatch = 256;
+constexpr std::chrono::milliseconds kTailWait{
+    200};  // how soon a stream notices that its caller went away
+
+/// f(job) for every job that the caller may see and that was asked for.
+template <typename F>
+void each_job(const Snapshot& snapshot, const Caller& caller, const std::string& job_id, F&& f) {
+  for (const JobSnapshot& job : snapshot.jobs) {
+    if (!job_id.empty() && job.identity.job_id != job_id) continue;
+    if (caller.may_access(job.identity.uid)) f(job);
+  }
+}
+
+bool to_level(v1::SetDetailRequest::Level level, std::uint8_t& out) {
+  switch (level) {
+    case v1::SetDetailRequest::LEVEL_NORMAL:
+      out = static_cast<std::uint8_t>(wire::DetailLevel::kNormal);
+      return true;
+    case v1::SetDetailRequest::LEVEL_LOW:
+      out = static_cast<std::uint8_t>(wire::DetailLevel::kLow);
+      return true;
+    case v1::SetDetailRequest::LEVEL_FULL:
+      out = static_cast<std::uint8_t>(wire::DetailLevel::kFull);
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+AgentServiceImpl::AgentServiceImpl(const SnapshotStore& snapshots, const OperationTail& tail,
+                                   DetailControl* detail, const CallContext& calls,
+                                   std::size_t max_tails)
+    : snapshots_(snapshots), tail_(tail), detail_(detail), calls_(calls), tails_(max_tails) {}
+
+grpc::Status AgentServiceImpl::GetSnapshot(grpc::ServerContext* context,
+                                           const v1::GetSnapshotRequest* request,
+                                           v1::GetSnapshotResponse* response) {
+  Caller caller;
+  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  const SnapshotPtr snapshot = snapshots_.get();
+  response->set_node(snapshot->node);
+  response->set_agent_version(snapshot->agent_version);
+  response->set_time_ns(snapshot->realtime_ns);
+  each_job(*snapshot, caller, request->job_id(),
+           [&](const JobSnapshot& job) { to_message(job, *response->add_jobs()); });
+  return grpc::Status::OK;
+}
+
+grpc::Status AgentServiceImpl::TailOperations(
+    grpc::ServerContext* context, const v1::TailOperationsRequest* request,
+    grpc::ServerWriter<v1::TailOperationsResponse>* writer) {
+  Caller caller;
+  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  const StreamLimit::Permit permit = tails_.acquire();
+  if (!permit.granted())
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the agent serves at most " +
+                                                      std::to_string(tails_.limit()) +
+                                                      " tails at a time; end one of the others"};
+
+  const std::uint64_t held_end = tail_.end();
+  std::uint64_t at = request->include_held() ? tail_.begin() : held_end;
+  std::uint64_t skipped = 0;
+  std::vector<TailRecord> records;
+  v1::TailOperationsResponse response;
+  while (!calls_.stopping && !context->IsCancelled()) {
+    if (!request->follow() && at >= held_end) break;
+    const std::uint64_t wanted =
+        request->follow() ? kTailBatch : std::min<std::uint64_t>(kTailBatch, held_end - at);
+    records.clear();
+    const OperationTail::ReadResult result = tail_.read(at, wanted, records);
+    at = result.next;
+    skipped += result.skipped;
+    for (const TailRecord& record : records) {
+      if (!caller.may_access(record.source->uid)) continue;
+      if (!request->job_id().empty() && record.source->job_id != request->job_id()) continue;
+      response.Clear();
+      response.set_skipped(skipped);
+      if (to_message(record, response) && !writer->Write(response))
+        return grpc::Status::OK;  // the caller went away
+    }
+    if (!records.empty()) continue;
+    if (tail_.closed() || !request->follow()) break;
+    (void)tail_.wait(at, kTailWait);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AgentServiceImpl::GetProgress(grpc::ServerContext* context,
+                                           const v1::GetProgressRequest* request,
+                                           v1::GetProgressResponse* response) {
+  Caller caller;
+  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  const SnapshotPtr snapshot = snapshots_.get();
+  response->set_node(snapshot->node);
+  response->set_time_ns(snapshot->realtime_ns);
+  each_job(*snapshot, caller, request->job_id(), [&](const JobSnapshot& job) {
+    for (const CommunicatorSnapshot& communicator : job.communicators) {
+      for (const RankSnapshot& rank : communicator.ranks) {
+        v1::RankProgress* progress = response->add_ranks();
+        progress->set_job_id(job.identity.job_id);
+        progress->set_comm(communicator.comm);
+        to_message(rank, *progress);
+      }
+    }
+  });
+  return grpc::Status::OK;
+}
+
+grpc::Status AgentServiceImpl::GetBooks(grpc::ServerContext* context,
+                                        const v1::GetBooksRequest* request,
+                                        v1::GetBooksResponse* response) {
+  Caller caller;
+  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  const SnapshotPtr snapshot = snapshots_.get();
+  response->set_node(snapshot->node);
+  response->set_time_ns(snapshot->realtime_ns);
+  each_job(*snapshot, caller, request->job_id(), [&](const JobSnapshot& job) {
+    for (const ProcessSnapshot& process : job.processes) {
+      v1::ProcessBooks* books = response->add_processes();
+      books->set_job_id(job.identity.job_id);
+      to_message(process, *books);
+    }
+  });
+  return grpc::Status::OK;
+}
+
+grpc::Status AgentServiceImpl::SetDetail(grpc::ServerContext* context,
+                                         const v1::SetDetailRequest* request,
+                                         v1::SetDetailResponse* response) {
+  Caller caller;
+  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  if (detail_ == nullptr)
+    return {grpc::StatusCode::UNIMPLEMENTED, "this agent has no detail control"};
+  DetailRequest detail;
+  if (!to_level(request->level(), detail.level))
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            "level must be LEVEL_NORMAL, LEVEL_LOW or LEVEL_FULL"};
+  if (!caller.administrator && caller.uid < 0)
+    return {grpc::StatusCode::PERMISSION_DENIED, "the caller's user is unknown"};
+  detail.job_id = request->job_id();
+  detail.uid = caller.administrator ? -1 : caller.uid;  // users reach their own processes only
+  detail.network_phases = request->network_phases();
+  detail.duration_ms = request->duration_ms();
+  response->set_processes(detail_->set_detail(detail));
+  return grpc::Status::OK;
+}
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two identities. Sums wrap on overflow, as the plugin's counters would: a hostile sender only
+// fools itself.
+#include "agent/api/books.h"
+
+#include <cstddef>
+
+namespace ncclscope::agent {
+
+BooksCheck check_books(const ProcessSnapshot& process) noexcept {
+  BooksCheck out;
+  const std::uint64_t agents_side =
+      process.records_received + process.records_before + process.records_lost;
+  if (!process.books_seen) {
+    // Nothing is known of the plugin's side; the agent's own must hold all the same.
+    out.plugin = true;
+    out.transit = agents_side == process.highest_index;
+    return out;
+  }
+
+  const wire::Books& books = process.books;
+  constexpr auto kOverwritten = static_cast<std::size_t>(wire::DropReason::kOverwritten);
+  std::uint64_t dropped = 0;
+  for (std::size_t i = 0; i < wire::kDropReasonCount; ++i)
+    if (i != kOverwritten) dropped += books.dropped[i];
+  out.plugin = books.seen == books.recorded + dropped + books.open;
+
+  const bool sample_is_current = books.records_written >= process.highest_index;
+  out.pending = sample_is_current ? books.records_written - process.highest_index : 0;
+  out.transit = agents_side == process.highest_index;
+  if (sample_is_current) {
+    // What the agent missed must be what the plugin says it overwrote.
+    out.transit = out.transit && process.records_lost <= books.records_overwritten;
+  }
+  if (process.said_goodbye && !process.connected) {
+    out.transit = out.transit && process.highest_index == books.records_written &&
+                  process.records_lost == books.records_overwritten;
+  }
+  return out;
+}
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether the loss books of a process balance. Pure functions of the snapshot.
+//   Plugin:  seen = recorded + dropped (without overwritten) + open.
+//   Transit: records written = received + acknowledged to an earlier agent + lost + still on their
+//   way.
+// The plugin's numbers are a sample and may be older than the agent's; both sides are exact for
+// themselves. Once the process has said goodbye nothing is on its way any more, and the equalities
+// are strict.
+#pragma once
+
+#include <cstdint>
+
+#include "agent/aggregate/snapshot.h"
+
+namespace ncclscope::agent {
+
+struct BooksCheck {
+  bool plugin = false;        // the plugin's own identity
+  bool transit = false;       // nothing vanished between plugin and agent without being counted
+  std::uint64_t pending = 0;  // records written that the agent has not seen yet
+
+  [[nodiscard]] bool balanced() const noexcept { return plugin && transit; }
+};
+
+[[nodiscard]] BooksCheck check_books(const ProcessSnapshot& process) noexcept;
+
+}  // namespace ncclscope::agent

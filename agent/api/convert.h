@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The agent's structures into API messages. Pure; nothing here decides who may see what.
+#pragma once
+
+#include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/snapshot.h"
+#include "ncclscope/v1/agent.pb.h"
+
+namespace ncclscope::agent {
+
+void to_message(const JobSnapshot& job, v1::JobSnapshot& out);
+void to_message(const ProcessSnapshot& process, v1::ProcessBooks& out);
+void to_message(const RankSnapshot& rank, v1::RankProgress& out);
+
+/// Operation, network or channel; false (and `out` untouched) for a record of another type.
+[[nodiscard]] bool to_message(const TailRecord& record, v1::TailOperationsResponse& out);
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Remembers who is behind each connection. gRPC names a connection that it was handed by its
+// descriptor ("fd:17"), so callers are found by descriptor number.
+//   A number must not be reused while a call of the earlier connection may still ask: connections
+//   get numbers of a range of their own, in turn. The range is also the limit on connections.
+//   Thread: any.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "agent/api/authorizer.h"
+#include "agent/base/scoped_fd.h"
+
+namespace ncclscope::agent {
+
+class Peers {
+ public:
+  explicit Peers(std::size_t max_connections);
+
+  /// Moves a connection to a number of the range and remembers its caller. Invalid: the range is in
+  /// use.
+  [[nodiscard]] ScopedFd admit(ScopedFd connection, const Caller& caller);
+  /// The caller behind a gRPC peer name; empty if it is no connection of ours.
+  [[nodiscard]] std::optional<Caller> find(std::string_view grpc_peer) const;
+
+ private:
+  mutable std::mutex mutex_;
+  int first_;
+  std::size_t next_ = 0;
+  std::vector<std::optional<Caller>> callers_;  // index: number - first_
+};
+
+}  // namespace ncclscope::agent
