@@ -30,6 +30,29 @@ class Bar:
 
 
 BARS = [
+    # tests/bench/plugin_bench.cc
+    Bar("plugin_pair_p50", "startEvent(Coll) with all fields and its stopEvent, median",
+        r"LaunchPair/.*", "p50_ns", "ns", at_most=60),
+    Bar("plugin_pair_p999", "the same, 99.9th percentile", r"LaunchPair/.*", "p999_ns", "ns", at_most=250),
+    Bar("plugin_pair_cold_p50", "the same with cold caches, median", r"LaunchPairColdCaches/.*", "p50_ns", "ns"),
+    Bar("plugin_allreduce16", "the 58 calls of an AllReduce of 16 channels, record written, CPU time",
+        r"SixteenChannelAllReduce/.*", "cpu_ns", "us", at_most=1.2, scale=1e-3),
+    Bar("plugin_allreduce16_cold", "the same with cold caches", r"SixteenChannelAllReduceColdCaches/.*", "p50_ns", "us",
+        scale=1e-3),
+    Bar("plugin_memory", "rings, slabs and tables of a rank with 64 communicators",
+        r"Memory/.*", "bytes_per_rank", "KiB", at_most=1024, scale=1 / 1024),
+    Bar("wire_record", "an operation record, header included", r"WireBytes/.*", "record_bytes", "bytes", at_most=64),
+    Bar("wire_bytes", "on the socket for each operation, frame headers and state included",
+        r"WireBytes/.*", "bytes_per_operation", "bytes"),
+    # tests/bench/agent_ingest_bench.cc
+    Bar("agent_ingest", "operation records from frames to sums, one core",
+        r"SessionToSums", "items_per_second", "million/s", at_least=2, scale=1e-6),
+    Bar("agent_ingest_socket", "operation records from the Unix socket to sums, for each second of the reactor's CPU time",
+        r"SocketToSums/.*", "records_per_cpu_second", "million/s", at_least=2, scale=1e-6),
+    # tests/bench/export_bench.cc
+    Bar("scrape_10k", "scrape of 10,000 series with gzip, CPU time", r"BM_ScrapeGzip/10000", "cpu_time", "ms", at_most=20,
+        scale=1e-6),
+    Bar("scrape_100k", "scrape of 100,000 series with gzip, CPU time", r"BM_ScrapeGzip/100000", "cpu_time", "ms", scale=1e-6),
 ]
 
 
