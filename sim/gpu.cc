@@ -56,9 +56,13 @@ Stream::~Stream() {
   close();
 }
 
-void Stream::close() {
+void Stream::begin_close() {
   closing_.store(true);
   host_->world->notify(word_);
+}
+
+void Stream::close() {
+  begin_close();
   thread_.join();
 }
 
@@ -93,10 +97,8 @@ void Stream::run() {
     Item item;
     {
       std::lock_guard guard(mutex_);
-      if (items_.empty() || host_->exiting.load()) {
-        if (closing_.load()) return;
-        continue;
-      }
+      if (closing_.load() && (items_.empty() || host_->exiting.load())) return;
+      if (items_.empty()) continue;
       item = std::move(items_.front());
       items_.pop_front();
     }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "sim/host_impl.h"
+#include "sim/nccl_version.h"
 
 namespace ncclscope::sim {
 namespace {
@@ -620,7 +621,9 @@ void Host::Impl::launch_all(ApiState* state) {
 
 // ------------------------------------------------------------------------------------- Host
 
-Host::Host(HostOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Host::Host(HostOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
+  set_emulated_nccl_version(impl_->options.profiler.release.number());
+}
 
 Host::~Host() {
   exit_process();
@@ -649,6 +652,7 @@ void Host::exit_process() {
     impl_->world->notify(comm->ready_word);
     for (SimThread& helper : comm->helpers) helper.join();
   }
+  for (auto& stream : impl_->streams) stream->begin_close();
   for (auto& stream : impl_->streams) stream->close();
   if (impl_->callback_thread != nullptr) impl_->callback_thread->close();
   for (auto& comm : impl_->comms) {

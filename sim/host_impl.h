@@ -157,6 +157,7 @@ class Stream {
   std::size_t pending() const { return pending_.load(); }
   std::uint64_t enqueued() const { return enqueued_.load(); }
   bool wait_reached(std::uint64_t count, std::int64_t deadline);
+  void begin_close();  ///< what waits on this stream goes on; it ends after its present item
   void close();
 
   int gpu() const { return gpu_; }

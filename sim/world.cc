@@ -110,6 +110,8 @@ struct WorldLayout {
   std::atomic<std::uint32_t> next_word;
   std::atomic<std::int32_t> stop;
   std::atomic<std::uint64_t> completed;
+  std::atomic<std::int64_t> steps_begun;
+  std::atomic<std::int64_t> final_step;  // 0: nobody has found that time is up
   std::uint64_t arena_used;
   std::uint32_t n_comms;
   Actor actors[kMaxActors];
@@ -427,7 +429,28 @@ PairBoard* World::pair_board(std::uint64_t key) {
 
 void World::request_stop() {
   layout_->stop.store(1);
+  const std::uint32_t used = std::min(layout_->next_word.load(), kWords);
+  for (std::uint32_t word = 0; word < used; ++word) notify(word);
 }
+
+bool World::begin_step(std::int64_t step, std::int64_t end_time, std::int64_t last) {
+  if (step >= last || stop_requested()) return false;
+  std::int64_t begun = layout_->steps_begun.load();
+  while (begun < step + 1 && !layout_->steps_begun.compare_exchange_weak(begun, step + 1)) {
+  }
+  std::int64_t final_step = layout_->final_step.load();
+  if (final_step == 0 && now() >= end_time) {
+    // Ranks are at most a step apart here; two more steps reach everybody.
+    layout_->final_step.compare_exchange_strong(final_step, layout_->steps_begun.load() + 2);
+    final_step = layout_->final_step.load();
+  }
+  return final_step == 0 || step < final_step;
+}
+
+std::int64_t World::steps_begun() const {
+  return layout_->steps_begun.load();
+}
+
 bool World::stop_requested() const {
   return layout_->stop.load(std::memory_order_relaxed) != 0;
 }

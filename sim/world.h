@@ -75,9 +75,13 @@ class World {
   // Meeting places.
   CommBoard* comm_board(std::uint64_t key, int n_ranks);
   PairBoard* pair_board(std::uint64_t key);
-  /// Broadcast flag: the simulation is to end now.
+  /// Broadcast flag: the simulation is to end now. Wakes all waits on words.
   void request_stop();
   bool stop_requested() const;
+  /// Agreement on the last step: a rank asks before each step whether to begin it. Once one rank
+  /// finds that time is up, all ranks end at the same step. `last` is the number of steps at most.
+  bool begin_step(std::int64_t step, std::int64_t end_time, std::int64_t last);
+  std::int64_t steps_begun() const;
   /// Counts of operations completed, for progress reports: all ranks together.
   std::atomic<std::uint64_t>& completed_operations();
 
