@@ -205,7 +205,12 @@ GpuClock* Aggregator::clock_for(SinkProcess& process, GpuRef gpu) {
 }
 
 void Aggregator::retire(OperationTail::SourceId& source) {
-  if (source != CommRank::kNoSource) tail_.retire_source(source);
+  if (source != CommRank::kNoSource) {
+    // Records of the frame at hand may still refer to it: the tail must count them first.
+    tail_.append(tail_entries_);
+    tail_entries_.clear();
+    tail_.retire_source(source);
+  }
   source = CommRank::kNoSource;
 }
 
