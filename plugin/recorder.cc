@@ -136,9 +136,9 @@ std::uint64_t take_index(Process& p, Communicator& c, bool p2p) noexcept {
   return index;
 }
 
-bool network_wanted(const Process& p, const OperationSlot& slot) noexcept {
+bool network_wanted(const Process& p, std::uint64_t index) noexcept {
   if (p.settings.mask_set || p.network_always.load(kRelaxed)) return true;
-  return in_block(slot.index.load(kRelaxed), p.settings.network_sample);
+  return in_block(index, p.settings.network_sample);
 }
 
 /// The plan's number as records carry it: 16 bits, 0 = none.
@@ -340,6 +340,8 @@ void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& tas
   if (task.copy_engine) flags |= of::kCopyEngine;
   if (task.ambiguous_type) flags |= of::kBytesAmbiguous;
   if (!task.channels_known) flags |= of::kChannelsUnknown;
+  if (c.interface_version < 4)
+    flags |= static_cast<std::uint16_t>(wire::TimingSource::kHostCallback);
   slot.flags.store(flags, kRelaxed);
   slot.enqueue_time_ns.store(enqueue_ns, kRelaxed);
   slot.sequence.store(static_cast<std::uint32_t>(task.sequence), kRelaxed);
@@ -539,8 +541,9 @@ void stop_kernel(Process& p, Lane& lane, Token t) noexcept {
   const bool full = p.detail.load(kRelaxed) == wire::DetailLevel::kFull;
   const bool host_only = c->interface_version < 4;
   const bool last = st::channels(state) + 1u >= slot->expected.load(kRelaxed);
+  const bool drifting = slot->order.load(kRelaxed) >= c->drift_from.load(kRelaxed);
   std::uint64_t now = 0;
-  if (host_only || full || last) now = monotonic_ns();
+  if (host_only || full || last || drifting) now = monotonic_ns();
   if (host_only) {
     store_min(slot->gpu_start_ns, host_start);
     store_max(slot->gpu_stop_ns, now);
@@ -550,12 +553,10 @@ void stop_kernel(Process& p, Lane& lane, Token t) noexcept {
       slot->rejected.store(static_cast<std::uint8_t>(UntimedReason::kTimingRejected), kRelaxed);
     }
   } else {
-    const std::uint32_t order = slot->order.load(kRelaxed);
-    if (last && order < c->drift_from.load(kRelaxed) && order < c->untrusted_from.load(kRelaxed) &&
-        end > start) {
-      lane.clock.observe(now, end);
-    }
     report_channel(lane, *c, *slot, channel, start, end);
+    // Stale stamps are older than they look, so they only loosen the bound: every report may be
+    // used. Not for its own judgement, though.
+    if (now != 0) lane.clock.observe(now, end);
   }
   if (full) push_channel_detail(lane, *c, *slot, channel, start, end, host_start, now);
   for (;;) {
@@ -567,6 +568,33 @@ void stop_kernel(Process& p, Lane& lane, Token t) noexcept {
 }
 
 // ---- network ----
+
+/// What a NetworkPhases record says of its operation.
+struct OperationName {
+  std::uint16_t communicator = wire::kNoCommunicator;
+  std::uint64_t index = 0;
+  bool p2p = false;
+  bool open = false;
+};
+
+/// Names an operation that is open, or closed but not yet overwritten: without kernel reports an
+/// operation is closed before its network work begins. False: the token is of older work.
+bool name_operation(Process& p, const OperationSlot& slot, Token t, OperationName& name) noexcept {
+  const std::uint64_t state = slot.state.load(kAcquire);
+  name.open = is_open(state, t);
+  const bool just_closed =
+      (st::phase(state) == st::kFree && st::generation(state) == t.generation() + 1) ||
+      (st::phase(state) == st::kClosing && st::generation(state) == t.generation());
+  if (!name.open && !just_closed) return false;
+  const Communicator* c = communicator_of(p, slot);
+  if (c == nullptr) return false;
+  name.communicator = c->wire_id.load(kRelaxed);
+  name.index = slot.index.load(kRelaxed);
+  name.p2p = model::is_point_to_point(slot.function.load(kRelaxed));
+  const std::uint64_t after = slot.state.load(kAcquire);
+  return after == state || st::generation(after) == t.generation() ||
+         (st::phase(after) == st::kFree && st::generation(after) == t.generation() + 1);
+}
 
 std::uint64_t network_key(std::uint64_t operation, bool is_send) noexcept {
   // The kind bits of the token are free to carry the direction.
@@ -600,6 +628,8 @@ NetworkSlot* network_slot(Lane& lane, std::uint64_t key, bool create) noexcept {
 
 void push_network(Lane& lane, std::uint16_t communicator, std::uint64_t index, bool is_send,
                   bool p2p, const NetworkSlot& n) noexcept {
+  // NCCL was asked for no steps: there is nothing to tell.
+  if (n.steps.load(kRelaxed) == 0 && n.steps_incomplete.load(kRelaxed) == 0) return;
   wire::NetworkPhases r{};
   wire::set_header(r, wire::RecordType::kNetworkPhases);
   r.communicator = communicator;
@@ -934,11 +964,7 @@ void* start_kernel(const void* parent, std::uint8_t channel, std::uint64_t gpu_n
   if (first || host_only || p.detail.load(kRelaxed) == wire::DetailLevel::kFull) {
     const std::uint64_t now = monotonic_ns();
     k.host_start_ns.store(now, kRelaxed);
-    const std::uint32_t order = slot->order.load(kRelaxed);
-    if (!host_only && gpu_ns != 0 && order < c->drift_from.load(kRelaxed) &&
-        order < c->untrusted_from.load(kRelaxed)) {
-      lane->clock.observe(now, gpu_ns);
-    }
+    if (!host_only && gpu_ns != 0) lane->clock.observe(now, gpu_ns);
   } else {
     k.host_start_ns.store(0, kRelaxed);
   }
@@ -976,6 +1002,7 @@ void* start_proxy_op(void* context, const ProxyOpCall& call) noexcept {
   const bool own_operation = call.pid == p.pid;
   Lane* lane = nullptr;
   OperationSlot* slot = nullptr;
+  OperationName name;
   Token op;
   if (own_operation) {
     // Context and parent are ours only then; under PXN they are another process's pointers.
@@ -986,9 +1013,8 @@ void* start_proxy_op(void* context, const ProxyOpCall& call) noexcept {
     op = Token::from_handle(call.parent);
     if (op.kind() == Kind::kOperation && op.salt() == p.salt && op.lane() == lane->number) {
       slot = operation_slot(*lane, op);
-      if (slot != nullptr && !is_open(slot->state.load(kAcquire), op)) slot = nullptr;
     }
-    if (slot == nullptr) op = Token();
+    if (slot == nullptr || !name_operation(p, *slot, op, name)) op = Token();
   } else {
     lane = p.lanes[0].load(kAcquire);
     if (lane == nullptr) return nullptr;
@@ -1014,7 +1040,7 @@ void* start_proxy_op(void* context, const ProxyOpCall& call) noexcept {
   o.steps_incomplete.store(0, kRelaxed);
   o.peer.store(call.peer, kRelaxed);
   o.is_send.store(call.is_send ? 1 : 0, kRelaxed);
-  bool wanted = own_operation ? slot != nullptr && network_wanted(p, *slot) : true;
+  bool wanted = !own_operation || (op.bits() != 0 && network_wanted(p, name.index));
   if (wanted) {
     NetworkSlot* n = network_slot(
         *lane, network_key(own_operation ? op.bits() : mine.bits(), call.is_send), true);
@@ -1023,17 +1049,13 @@ void* start_proxy_op(void* context, const ProxyOpCall& call) noexcept {
       bump(lane->children_dropped);
     } else {
       n->open.fetch_add(1, kAcqRel);
-      Communicator* c = slot == nullptr ? nullptr : communicator_of(p, *slot);
-      n->communicator.store(c == nullptr ? wire::kNoCommunicator : c->wire_id.load(kRelaxed),
-                            kRelaxed);
-      n->index.store(slot == nullptr ? 0 : slot->index.load(kRelaxed), kRelaxed);
-      n->p2p.store(
-          slot != nullptr && model::is_point_to_point(slot->function.load(kRelaxed)) ? 1 : 0,
-          kRelaxed);
+      n->communicator.store(name.communicator, kRelaxed);
+      n->index.store(name.index, kRelaxed);
+      n->p2p.store(name.p2p ? 1 : 0, kRelaxed);
     }
   }
   o.wanted.store(wanted ? 1 : 0, kRelaxed);
-  if (slot != nullptr) slot->on_network.store(1, kRelaxed);
+  if (name.open) slot->on_network.store(1, kRelaxed);
   return mine.handle();
 }
 

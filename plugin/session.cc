@@ -31,6 +31,12 @@ constexpr std::uint32_t kBooksMs = 300;
 // One frame under construction; the sender is the only user.
 alignas(8) std::byte frame_buffer[wire::kMaxFrameBytes];
 
+/// Set up, and so described. Must be asked before anything else of an entry is read.
+bool is_known(const Communicator& c) noexcept {
+  const auto status = c.status.load(kAcquire);
+  return status == CommunicatorStatus::kLive || status == CommunicatorStatus::kFinalized;
+}
+
 std::uint64_t load(const std::atomic<std::uint64_t>& a) noexcept {
   return a.load(kRelaxed);
 }
@@ -218,9 +224,9 @@ bool Session::announce(wire::FrameWriter& w, Process& p, Lane& lane,
                        std::uint16_t wire_id) noexcept {
   for (auto& entry : p.communicators) {
     Communicator* c = entry.load(kAcquire);
-    if (c == nullptr || c->lane != lane.number || c->wire_id.load(kRelaxed) != wire_id) continue;
-    const auto status = c->status.load(kAcquire);
-    if (status != CommunicatorStatus::kLive && status != CommunicatorStatus::kFinalized) continue;
+    if (c == nullptr || !is_known(*c) || c->lane != lane.number ||
+        c->wire_id.load(kRelaxed) != wire_id)
+      continue;
     if (c->announced_connection == connection_ &&
         c->announced_version == c->info_version.load(kRelaxed))
       return true;
@@ -295,9 +301,8 @@ void Session::fill_books(Process& p, Lane& lane, wire::Books& books) noexcept {
     books.communicators = 0;
     for (auto& entry : p.communicators) {
       Communicator* c = entry.load(kAcquire);
-      if (c == nullptr || c->lane != lane.number) continue;
-      const auto status = c->status.load(kAcquire);
-      if (status != CommunicatorStatus::kLive && status != CommunicatorStatus::kFinalized) continue;
+      if (c == nullptr || !is_known(*c) || c->lane != lane.number) continue;
+      const auto status = c->status.load(kRelaxed);
       if (status == CommunicatorStatus::kLive) ++books.communicators;
       books.recorded += load(c->recorded);
       dropped += load(c->dropped);
@@ -346,9 +351,8 @@ bool Session::send_states(Process& p, Lane& lane, bool last) noexcept {
   const bool beat = last || ticks_since_books_ + 1 >= heartbeat;
   for (auto& entry : p.communicators) {
     Communicator* c = entry.load(kAcquire);
-    if (c == nullptr || c->lane != lane.number) continue;
-    const auto status = c->status.load(kAcquire);
-    if (status != CommunicatorStatus::kLive && status != CommunicatorStatus::kFinalized) continue;
+    if (c == nullptr || !is_known(*c) || c->lane != lane.number) continue;
+    const auto status = c->status.load(kRelaxed);
     if (w.room() < 2048 && !flush(w, 0)) return false;
     if (c->announced_connection != connection_ ||
         c->announced_version != c->info_version.load(kAcquire)) {
@@ -455,7 +459,7 @@ void Session::recycle_communicators(Process& p, Lane& lane) noexcept {
   const bool crowded = waiting > kMaxCommunicators / 2;
   for (auto& entry : p.communicators) {
     Communicator* c = entry.load(kAcquire);
-    if (c == nullptr || c->lane != lane.number ||
+    if (c == nullptr || !is_known(*c) || c->lane != lane.number ||
         c->status.load(kAcquire) != CommunicatorStatus::kFinalized)
       continue;
     const std::uint64_t index = c->finalize_index.load(kAcquire);

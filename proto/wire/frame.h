@@ -69,13 +69,12 @@ struct RecordHeader {
   std::uint8_t words;
 };
 
-// ---- capability bits (Hello and Welcome)
-// ---------------------------------------------------------
+// ---- capability bits (Hello and Welcome) ----
 inline constexpr std::uint64_t kCapabilityNetworkPhases = 1u << 0;
 inline constexpr std::uint64_t kCapabilityChannelDetail = 1u << 1;
 inline constexpr std::uint64_t kCapabilitySetDetail = 1u << 2;
 
-// ---- plugin -> agent ---------------------------------------------------------------------------
+// ---- plugin -> agent ----
 /// First record of a connection; followed by strings (see StringKey) up to the record's end.
 struct Hello {
   RecordHeader header;
@@ -238,7 +237,7 @@ struct Books {
   std::uint64_t stops_unmatched;   // stop or record of a handle that is not alive
   std::uint64_t children_dropped;  // kernel-channel, proxy and step events without a slot
   std::uint64_t callback_ns;       // estimated own time on NCCL's and the application's threads
-  std::uint64_t callbacks;         // calls into the plugin
+  std::uint64_t callbacks;           // startEvent calls, all types
   std::uint64_t sender_cpu_ns;     // CPU time of the sender thread
   std::uint64_t frames_sent;
   std::uint64_t connects;
@@ -274,7 +273,7 @@ struct Goodbye {
 };
 static_assert(sizeof(Goodbye) == 8);
 
-// ---- operation record --------------------------------------------------------------------------
+// ---- operation record ----
 enum class TimingSource : std::uint8_t { kNone = 0, kGpu = 1, kHostCallback = 2 };
 
 namespace operation_flags {
@@ -404,7 +403,7 @@ struct CommunicatorFinalize {
 };
 static_assert(sizeof(CommunicatorFinalize) == 56);
 
-// ---- agent -> plugin ---------------------------------------------------------------------------
+// ---- agent -> plugin ----
 struct Welcome {
   RecordHeader header;
   std::uint16_t reserved;

@@ -319,7 +319,8 @@ TEST_F(Operations, StayOpenWhileTheGpuWorksAndAreSeenInProgress) {
   void* kernel = c.start_kernel(task, 0, gpu_now_ns() + 1000);
   ASSERT_TRUE(StubAgent::wait_for([&] {
     const auto all = agent().progress();
-    return !all.empty() && all.begin()->second.collectives_started == 1;
+    return !all.empty() && all.begin()->second.collectives_started == 1 &&
+           (all.begin()->second.flags & wire::kProgressOldestStarted) != 0;
   }));
   auto p = agent().progress().begin()->second;
   EXPECT_EQ(p.collectives_enqueued, 1u);

@@ -165,7 +165,14 @@ TEST_F(Survives, ReloadsOfTheLibrary) {
   EXPECT_TRUE(StubAgent::wait_for([&] { return agent().finalized().size() == 3; }));
 }
 
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;  // it forbids new threads after a fork
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
 TEST_F(Survives, AForkInTheMiddle) {
+  if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer forbids new threads after a fork";
   start_agent();
   DrivenCommunicator c(table(), 1, 2, 0);
   run(c, 10);
@@ -194,6 +201,7 @@ TEST_F(Survives, AForkInTheMiddle) {
 }
 
 TEST_F(Survives, ExitWithoutFinalizeAndStillReports) {
+  if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer forbids new threads after a fork";
   start_agent();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
