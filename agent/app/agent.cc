@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "agent/aggregate/aggregator.h"
+#include "agent/api/api_server.h"
 #include "agent/base/log.h"
 #include "agent/base/reactor.h"
 #include "agent/base/signals.h"
@@ -30,6 +31,7 @@ namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::chrono::seconds kDrainLimit{1};
+constexpr std::chrono::milliseconds kApiStopLimit{500};
 constexpr std::size_t kMaxChannels = 256;  // gRPC ingest streams
 
 std::uint64_t random_instance() {
@@ -106,6 +108,7 @@ struct Agent::Parts {
   HttpRouter router;
   std::unique_ptr<MetricsEndpoint> metrics;
   std::unique_ptr<HttpServer> http;
+  std::unique_ptr<ApiServer> api;
   std::function<Result<Config>()> reload_config;
   bool stopping = false;
 };
@@ -167,6 +170,7 @@ Agent::~Agent() {
   Parts& p = *parts_;
   p.gateway->close();
   p.tail.close();
+  if (p.api) p.api->stop(kApiStopLimit);
   if (p.http) p.http->stop();
 }
 
@@ -238,9 +242,19 @@ Status Agent::start_servers() {
     p.http_address =
         concat(v6 ? "[" : "", options.address, v6 ? "]:" : ":", std::uint32_t{p.http->port()});
   }
+  if (!p.config.api_socket.empty()) {
+    if (Status s = make_socket_directory(p.config.api_socket); !s.ok()) return s;
+    ApiServerOptions options;
+    options.socket = p.config.api_socket;
+    Result<std::unique_ptr<ApiServer>> api =
+        start_api_server(options, {&p.store, &p.tail, p.gateway.get(), p.gateway.get()});
+    if (!api.ok()) return api.status();
+    p.api = std::move(api).value();
+  }
   if (Status s = p.write_ready_file(); !s.ok()) return s;
   log_info(concat("ready: version ", agent_version(), ", socket ", p.config.socket, ", http ",
-                  p.http_address.empty() ? std::string("off") : p.http_address));
+                  p.http_address.empty() ? std::string("off") : p.http_address, ", api ",
+                  p.config.api_socket.empty() ? std::string("off") : p.config.api_socket));
   notify_service_manager("READY=1");
   return {};
 }

@@ -75,22 +75,27 @@ Result<PeerIdentity> socket_peer_credentials(int fd) {
   return peer;
 }
 
-Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode) {
-  Result<sockaddr_un> address = unix_address(path);
-  if (!address.ok()) return address.status();
+Status make_socket_directory(const std::string& path) {
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();
   if (!directory.empty()) {
     std::error_code error;
     const bool made = std::filesystem::create_directories(directory, error);
     if (error) {
-      return Status(ErrorCode::kSystem,
-                    concat("cannot create the directory ", directory.string(), ": ", error.message()));
+      return {ErrorCode::kSystem,
+            concat("cannot create the directory ", directory.string(), ": ", error.message())};
     }
     // Plugins in other accounts must get through, and nobody else may put a socket there.
     if (made && ::chmod(directory.c_str(), 0755) != 0) {
       return Status::system(concat("chmod ", directory.string()));
     }
   }
+  return {};
+}
+
+Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode) {
+  Result<sockaddr_un> address = unix_address(path);
+  if (!address.ok()) return address.status();
+  if (Status s = make_socket_directory(path); !s.ok()) return s;
   if (Status s = remove_stale(path, address.value()); !s.ok()) return s;
   ScopedFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return Status::system("socket");

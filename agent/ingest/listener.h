@@ -28,6 +28,9 @@ namespace ncclscope::agent {
 using PeerCredentialsSource = std::function<Result<PeerIdentity>(int fd)>;
 [[nodiscard]] Result<PeerIdentity> socket_peer_credentials(int fd);  // SO_PEERCRED
 
+/// Creates the directory of a socket path (0755) if it is missing.
+Status make_socket_directory(const std::string& path);
+
 /// Makes a listening SOCK_SEQPACKET socket at `path` with `mode`; creates the directory (0755) if it is missing. A
 /// socket file on which nobody listens is replaced; one that answers, or a file of another kind, is an error.
 [[nodiscard]] Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode);

@@ -71,8 +71,11 @@ class ReactorGateway::Channel final : public IngestChannel {
  public:
   explicit Channel(ReactorGateway& gateway) : gateway_(gateway) { ++gateway_.channels_; }
   ~Channel() override {
-    // If the reactor has stopped, nothing runs on it any more and the session may die here.
-    gateway_.reactor_.call([this] { carrier_.reset(); });
+    if (!gateway_.reactor_.call([this] { carrier_.reset(); })) {
+      // Nothing runs on the reactor any more, so the session may die here; but other channels do so too.
+      const std::lock_guard lock(gateway_.after_the_end_);
+      carrier_.reset();
+    }
     --gateway_.channels_;
   }
 

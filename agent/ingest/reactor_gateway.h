@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string_view>
 
 #include "agent/base/reactor.h"
@@ -31,6 +32,7 @@ class ReactorGateway final : public IngestGateway, public DetailControl {
   std::size_t max_channels_;
   std::atomic<std::size_t> channels_{0};
   std::atomic<bool> closed_{false};
+  std::mutex after_the_end_;  // serialises channels that end after the reactor has stopped
 };
 
 }  // namespace ncclscope::agent
