@@ -78,6 +78,8 @@ ScopedFd UnixListener::accept() {
       case ECONNABORTED: {
         pollfd readable{socket_.get(), POLLIN, 0};
         ::poll(&readable, 1, -1);
+        // A non-blocking socket that was shut down goes on to say EAGAIN; only poll tells.
+        if ((readable.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) return {};
         break;
       }
       case EMFILE:
