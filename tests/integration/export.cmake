@@ -4,6 +4,11 @@ ncclscope_test(http_server_test
   LINK ncclscope_agent_export
   LABELS integration sanitize)
 
+ncclscope_test(api_test
+  SOURCES integration/export/api_test.cc unit/export/snapshot_fixture.cc
+  LINK ncclscope_agent_api
+  LABELS integration sanitize)
+
 # Independent readers of the golden expositions, where they are installed.
 find_program(PROMTOOL promtool)
 if(PROMTOOL)

@@ -7,3 +7,8 @@ ncclscope_test(export_test
 if(TARGET export_test)
   target_compile_definitions(export_test PRIVATE NCCLSCOPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 endif()
+
+ncclscope_test(api_base_test
+  SOURCES unit/export/api_base_test.cc unit/export/books_test.cc
+  LINK ncclscope_agent_api_base
+  LABELS unit sanitize)

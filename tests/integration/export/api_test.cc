@@ -1,0 +1,547 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gRPC API over its Unix socket, with a gateway and detail control made for the test.
+#include "agent/api/api_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ncclscope/v1/agent.grpc.pb.h"
+#include "ncclscope/v1/ingest.grpc.pb.h"
+#include "tests/unit/export/snapshot_fixture.h"
+
+namespace ncclscope::agent {
+namespace {
+
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""s;
+
+/// Takes every caller for the one of the day.
+class FixedAuthorizer final : public Authorizer {
+ public:
+  [[nodiscard]] std::optional<Caller> identify(int) const override {
+    const std::lock_guard lock(mutex_);
+    return caller_;
+  }
+  void set(std::optional<Caller> caller) {
+    const std::lock_guard lock(mutex_);
+    caller_ = caller;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<Caller> caller_ = Caller{0, true};
+};
+
+/// Answers every frame with "got:" + frame; "end" closes the session, "push" makes it send on its
+/// own.
+class EchoGateway final : public IngestGateway {
+ public:
+  std::unique_ptr<IngestChannel> open(std::string_view origin, std::int64_t uid) override {
+    if (refuse_) return nullptr;
+    last_origin_ = origin;
+    last_uid_ = uid;
+    ++open_;
+    return std::make_unique<Channel>(*this);
+  }
+  std::atomic<bool> refuse_ = false;
+  std::atomic<int> open_ = 0;
+  std::string last_origin_;
+  std::int64_t last_uid_ = -2;
+
+ private:
+  class Channel final : public IngestChannel {
+   public:
+    explicit Channel(EchoGateway& owner) : owner_(owner) {}
+    ~Channel() override { --owner_.open_; }
+    Response submit(std::string_view frame) override {
+      if (frame == "push") {
+        const std::lock_guard lock(mutex_);
+        pushed_ = true;
+        arrived_.notify_all();
+        return {};
+      }
+      return {{"got:" + std::string(frame)}, frame == "end"};
+    }
+    Response take(std::chrono::milliseconds timeout) override {
+      std::unique_lock lock(mutex_);
+      arrived_.wait_for(lock, timeout, [this] { return pushed_; });
+      if (!pushed_) return {};
+      pushed_ = false;
+      return {{"unasked"}, false};
+    }
+
+   private:
+    EchoGateway& owner_;
+    std::mutex mutex_;
+    std::condition_variable arrived_;
+    bool pushed_ = false;
+  };
+};
+
+class RecordingDetail final : public DetailControl {
+ public:
+  std::uint32_t set_detail(const DetailRequest& request) override {
+    last_ = request;
+    return 3;
+  }
+  DetailRequest last_;
+};
+
+class Api : public ::testing::Test {
+ protected:
+  Api() : tail_(1024) {
+    char name[] = "/tmp/ncclscope-test-XXXXXX";
+    directory_ = ::mkdtemp(name);
+    options_.socket = directory_ + "/api.sock";
+    store_.publish(std::make_shared<const Snapshot>(golden_snapshot()));
+    start();
+  }
+  ~Api() override {
+    tail_.close();
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void start() {
+    auto server = start_api_server(options_, {&store_, &tail_, &gateway_, &detail_}, authorizer_);
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(server).value();
+  }
+
+  /// A connection of its own, so that the caller is determined anew.
+  [[nodiscard]] std::shared_ptr<grpc::Channel> connect() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel("unix:" + options_.socket, grpc::InsecureChannelCredentials(),
+                                     arguments);
+  }
+  [[nodiscard]] std::unique_ptr<v1::AgentService::Stub> agent() const {
+    return v1::AgentService::NewStub(connect());
+  }
+
+  static void bound(grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + 20s);
+  }
+
+  void append_operations(OperationTail::SourceId source, std::uint32_t first, std::uint32_t count) {
+    std::vector<OperationTail::Entry> entries;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      wire::Operation o{};
+      o.function = static_cast<std::uint8_t>(model::Function::kAllReduce);
+      o.datatype = static_cast<std::uint8_t>(model::DataType::kFloat32);
+      o.algorithm_protocol = 2 | (3 << 4);
+      o.flags = 1 | wire::operation_flags::kTaskSeen | wire::operation_flags::kSequenceKnown;
+      o.root_or_peer = -1;
+      o.index = first + i;
+      o.sequence = first + i;
+      o.count_plan = wire::pack_count_plan(250'000, 7);
+      o.api_time_ns = 5'000;
+      o.gpu_start_ns = 99;
+      o.duration_enqueue = wire::pack_duration_enqueue(1'000'000, 2);
+      OperationTail::Entry& entry = entries.emplace_back();
+      entry.source = source;
+      entry.type = wire::RecordType::kOperation;
+      entry.record_index = first + i + 1;
+      std::memcpy(entry.bytes, &o, sizeof o);
+    }
+    tail_.append(entries);
+  }
+
+  static TailSource source_of(std::string job_id, std::int64_t uid) {
+    TailSource source;
+    source.job_id = std::move(job_id);
+    source.uid = uid;
+    source.comm = "00c0ffee12345678";
+    source.nranks = 4;
+    source.rank = 1;
+    source.pid = 5001;
+    source.realtime_offset_ns = 1'000'000;
+    return source;
+  }
+
+  std::string directory_;
+  ApiServerOptions options_;
+  SnapshotStore store_;
+  OperationTail tail_;
+  EchoGateway gateway_;
+  RecordingDetail detail_;
+  std::shared_ptr<FixedAuthorizer> authorizer_ = std::make_shared<FixedAuthorizer>();
+  std::unique_ptr<ApiServer> server_;
+};
+
+TEST_F(Api, SnapshotCarriesJobsCommunicatorsAndSums) {
+  grpc::ClientContext context;
+  bound(context);
+  v1::GetSnapshotResponse response;
+  const grpc::Status status = agent()->GetSnapshot(&context, {}, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.node(), "nid001");
+  ASSERT_EQ(response.jobs_size(), 2);
+  const v1::JobSnapshot& job = response.jobs(0);
+  EXPECT_EQ(job.job().job_id(), "4711");
+  EXPECT_EQ(job.job().user(), "anna");
+  ASSERT_EQ(job.communicators_size(), 3);
+  EXPECT_EQ(job.communicators(0).comm(), "00c0ffee12345678");
+  EXPECT_EQ(job.communicators(0).ranks(1).state(), "vanished");
+  EXPECT_EQ(job.communicators(1).name(), "pp\n\xEF\xBF\xBD") << "protobuf wants valid UTF-8";
+  EXPECT_EQ(job.sums(0).operations(), 200u);
+  EXPECT_EQ(job.sums(2).algorithm(), "");
+  EXPECT_EQ(job.sums(1).operations(), 38u) << "all timings together";
+  EXPECT_EQ(job.sums(1).timed_operations(), 36u);
+  EXPECT_EQ(job.durations(0).counts_size(), job.durations(0).bounds_size() + 1);
+  EXPECT_EQ(job.durations(0).counts(12), 200u);
+  EXPECT_EQ(job.network(0).phase_seconds(2), 1.75);
+}
+
+TEST_F(Api, JobIdSelectsOneJob) {
+  grpc::ClientContext context;
+  bound(context);
+  v1::GetSnapshotRequest request;
+  request.set_job_id("ml-team/bert");
+  v1::GetSnapshotResponse response;
+  ASSERT_TRUE(agent()->GetSnapshot(&context, request, &response).ok());
+  ASSERT_EQ(response.jobs_size(), 1);
+  EXPECT_EQ(response.jobs(0).job().job_id(), "ml-team/bert");
+}
+
+TEST_F(Api, UsersSeeTheirOwnJobsOnly) {
+  authorizer_->set(Caller{1001, false});
+  const auto stub = agent();
+  {
+    grpc::ClientContext context;
+    bound(context);
+    v1::GetSnapshotResponse response;
+    ASSERT_TRUE(stub->GetSnapshot(&context, {}, &response).ok());
+    ASSERT_EQ(response.jobs_size(), 1);
+    EXPECT_EQ(response.jobs(0).job().job_id(), "4711");
+  }
+  {
+    grpc::ClientContext context;
+    bound(context);
+    v1::GetProgressResponse response;
+    ASSERT_TRUE(stub->GetProgress(&context, {}, &response).ok());
+    EXPECT_EQ(response.ranks_size(), 4);
+    for (const v1::RankProgress& rank : response.ranks()) EXPECT_EQ(rank.job_id(), "4711");
+  }
+  {
+    grpc::ClientContext context;
+    bound(context);
+    v1::GetBooksResponse response;
+    ASSERT_TRUE(stub->GetBooks(&context, {}, &response).ok());
+    EXPECT_EQ(response.processes_size(), 3);
+  }
+  authorizer_->set(Caller{2002, false});
+  grpc::ClientContext context;
+  bound(context);
+  v1::GetSnapshotResponse response;
+  ASSERT_TRUE(agent()->GetSnapshot(&context, {}, &response).ok());
+  EXPECT_EQ(response.jobs_size(), 0);
+}
+
+TEST_F(Api, RefusesConnectionsOfNobody) {
+  authorizer_->set(std::nullopt);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + 2s);
+  v1::GetSnapshotResponse response;
+  EXPECT_FALSE(agent()->GetSnapshot(&context, {}, &response).ok());
+}
+
+TEST_F(Api, ProgressSaysWhereRanksAre) {
+  grpc::ClientContext context;
+  bound(context);
+  v1::GetProgressResponse response;
+  ASSERT_TRUE(agent()->GetProgress(&context, {}, &response).ok());
+  ASSERT_EQ(response.ranks_size(), 5);
+  EXPECT_EQ(response.ranks(1).comm(), "00c0ffee12345678");
+  EXPECT_EQ(response.ranks(1).collectives_completed(), 118u);
+  EXPECT_EQ(response.ranks(1).inflight_seconds(), 61.5);
+  EXPECT_FALSE(response.ranks(1).oldest_is_p2p());
+  EXPECT_TRUE(response.ranks(2).oldest_is_p2p());
+}
+
+TEST_F(Api, BooksSayWhetherTheyBalance) {
+  Snapshot snapshot = golden_snapshot();
+  ++snapshot.jobs[0].processes[0].records_received;
+  store_.publish(std::make_shared<const Snapshot>(snapshot));
+  grpc::ClientContext context;
+  bound(context);
+  v1::GetBooksResponse response;
+  ASSERT_TRUE(agent()->GetBooks(&context, {}, &response).ok());
+  ASSERT_EQ(response.processes_size(), 4);
+  EXPECT_FALSE(response.processes(0).balanced());
+  EXPECT_EQ(response.processes(0).state(), "connected");
+  EXPECT_EQ(response.processes(2).state(), "gone");
+  EXPECT_EQ(response.processes(0).dropped(0).reason(), "no_operation_slot");
+}
+
+TEST_F(Api, TailBeginsWithHeldOperationsAndEndsThere) {
+  const OperationTail::SourceId source = tail_.add_source(source_of("4711", 1001));
+  append_operations(source, 0, 600);
+  grpc::ClientContext context;
+  bound(context);
+  v1::TailOperationsRequest request;
+  request.set_include_held(true);
+  const auto stub = agent();
+  const auto reader = stub->TailOperations(&context, request);
+  v1::TailOperationsResponse response;
+  std::uint64_t expected = 0;
+  while (reader->Read(&response)) EXPECT_EQ(response.operation().index(), expected++);
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(expected, 600u);
+  const v1::Operation& o = response.operation();
+  EXPECT_EQ(o.job_id(), "4711");
+  EXPECT_EQ(o.collective(), "AllReduce");
+  EXPECT_EQ(o.datatype(), "ncclFloat32");
+  EXPECT_EQ(o.bytes(), 1'000'000u);
+  EXPECT_TRUE(o.bytes_complete());
+  EXPECT_EQ(o.algorithm(), "RING");
+  EXPECT_EQ(o.protocol(), "SIMPLE");
+  EXPECT_EQ(o.plan(), 7u);
+  EXPECT_EQ(o.timing(), "gpu");
+  EXPECT_EQ(o.api_time_ns(), 1'005'000);
+  EXPECT_EQ(o.enqueue_time_ns(), 1'007'000);
+  EXPECT_EQ(o.duration_ns(), 1'000'000u);
+  EXPECT_DOUBLE_EQ(o.algbw(), 1e9);
+  EXPECT_DOUBLE_EQ(o.busbw(), 1.5e9);
+}
+
+TEST_F(Api, TailFollowsAndCountsWhatItSkipped) {
+  const OperationTail::SourceId source = tail_.add_source(source_of("4711", 1001));
+  append_operations(source, 0, 1'500);  // the tail holds 1,024
+  grpc::ClientContext context;
+  bound(context);
+  v1::TailOperationsRequest request;
+  request.set_include_held(true);
+  request.set_follow(true);
+  const auto stub = agent();
+  const auto reader = stub->TailOperations(&context, request);
+  v1::TailOperationsResponse response;
+  for (std::uint64_t expected = 476; expected < 1'500; ++expected) {
+    ASSERT_TRUE(reader->Read(&response));
+    ASSERT_EQ(response.operation().index(), expected);
+  }
+  append_operations(source, 1'500, 1);
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.operation().index(), 1'500u);
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(Api, TailShowsOwnJobsOnly) {
+  append_operations(tail_.add_source(source_of("4711", 1001)), 0, 2);
+  append_operations(tail_.add_source(source_of("4712", 1002)), 100, 3);
+  append_operations(tail_.add_source(source_of("4713", 1002)), 200, 4);
+  authorizer_->set(Caller{1002, false});
+  const auto stub = agent();
+  const auto count = [&](const std::string& job_id) {
+    grpc::ClientContext context;
+    bound(context);
+    v1::TailOperationsRequest request;
+    request.set_include_held(true);
+    request.set_job_id(job_id);
+    const auto reader = stub->TailOperations(&context, request);
+    v1::TailOperationsResponse response;
+    int records = 0;
+    while (reader->Read(&response)) ++records;
+    EXPECT_TRUE(reader->Finish().ok());
+    return records;
+  };
+  EXPECT_EQ(count(""), 7);
+  EXPECT_EQ(count("4712"), 3);
+  EXPECT_EQ(count("4711"), 0);
+}
+
+TEST_F(Api, TailsAreBounded) {
+  server_.reset();
+  options_.max_tails = 2;
+  start();
+  const auto stub = agent();
+  v1::TailOperationsRequest request;
+  request.set_follow(true);
+  request.set_include_held(true);
+  append_operations(tail_.add_source(source_of("4711", 1001)), 0, 1);
+  grpc::ClientContext first;
+  grpc::ClientContext second;
+  grpc::ClientContext third;
+  for (grpc::ClientContext* context : {&first, &second, &third}) bound(*context);
+  const auto one = stub->TailOperations(&first, request);
+  const auto two = stub->TailOperations(&second, request);
+  v1::TailOperationsResponse response;
+  ASSERT_TRUE(one->Read(&response) && two->Read(&response));
+  const auto three = stub->TailOperations(&third, request);
+  EXPECT_FALSE(three->Read(&response));
+  EXPECT_EQ(three->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // Short calls still find a thread.
+  grpc::ClientContext context;
+  bound(context);
+  v1::GetSnapshotResponse snapshot;
+  EXPECT_TRUE(stub->GetSnapshot(&context, {}, &snapshot).ok());
+}
+
+TEST_F(Api, SetDetailReachesOwnProcessesOnlyUnlessAdministrator) {
+  v1::SetDetailRequest request;
+  request.set_job_id("4711");
+  request.set_level(v1::SetDetailRequest::LEVEL_FULL);
+  request.set_network_phases(true);
+  request.set_duration_ms(5'000);
+  v1::SetDetailResponse response;
+  {
+    grpc::ClientContext context;
+    bound(context);
+    ASSERT_TRUE(agent()->SetDetail(&context, request, &response).ok());
+    EXPECT_EQ(response.processes(), 3u);
+    EXPECT_EQ(detail_.last_.uid, -1);
+    EXPECT_EQ(detail_.last_.job_id, "4711");
+    EXPECT_EQ(detail_.last_.level, static_cast<std::uint8_t>(wire::DetailLevel::kFull));
+    EXPECT_TRUE(detail_.last_.network_phases);
+    EXPECT_EQ(detail_.last_.duration_ms, 5'000u);
+  }
+  authorizer_->set(Caller{1001, false});
+  {
+    grpc::ClientContext context;
+    bound(context);
+    ASSERT_TRUE(agent()->SetDetail(&context, request, &response).ok());
+    EXPECT_EQ(detail_.last_.uid, 1001);
+  }
+  authorizer_->set(Caller{-1, false});
+  {
+    grpc::ClientContext context;
+    bound(context);
+    EXPECT_EQ(agent()->SetDetail(&context, request, &response).error_code(),
+              grpc::StatusCode::PERMISSION_DENIED);
+  }
+  authorizer_->set(Caller{0, true});
+  request.set_level(v1::SetDetailRequest::LEVEL_UNSPECIFIED);
+  grpc::ClientContext context;
+  bound(context);
+  EXPECT_EQ(agent()->SetDetail(&context, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(Api, PublishCarriesFramesBothWays) {
+  authorizer_->set(Caller{1234, false});
+  const auto stub = v1::IngestService::NewStub(connect());
+  grpc::ClientContext context;
+  bound(context);
+  const auto stream = stub->Publish(&context);
+  v1::PublishRequest request;
+  v1::PublishResponse response;
+  const std::string binary("\x00\xFF\x01", 3);
+  for (const std::string& frame : {std::string("one"), binary}) {
+    request.set_frame(frame);
+    ASSERT_TRUE(stream->Write(request));
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.frame(), "got:" + frame);
+  }
+  request.set_frame("push");
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.frame(), "unasked");
+  EXPECT_EQ(gateway_.last_uid_, 1234);
+  request.set_frame("end");
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.frame(), "got:end");
+  EXPECT_FALSE(stream->Read(&response)) << "the session has ended";
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(gateway_.open_, 0);
+}
+
+TEST_F(Api, PublishIsRefusedWhenTheAgentTakesNoMore) {
+  gateway_.refuse_ = true;
+  const auto stub = v1::IngestService::NewStub(connect());
+  grpc::ClientContext context;
+  bound(context);
+  const auto stream = stub->Publish(&context);
+  v1::PublishResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(Api, PublishRefusesFramesThatAreFarTooLarge) {
+  const auto stub = v1::IngestService::NewStub(connect());
+  grpc::ClientContext context;
+  bound(context);
+  const auto stream = stub->Publish(&context);
+  v1::PublishRequest request;
+  request.set_frame(std::string(1 << 20, 'x'));
+  stream->Write(request);
+  v1::PublishResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(Api, StopEndsStreamsInTimeAndRemovesTheSocket) {
+  const auto agent_stub = agent();
+  grpc::ClientContext tail_context;
+  bound(tail_context);
+  append_operations(tail_.add_source(source_of("4711", 1001)), 0, 1);
+  v1::TailOperationsRequest request;
+  request.set_follow(true);
+  request.set_include_held(true);
+  const auto reader = agent_stub->TailOperations(&tail_context, request);
+  v1::TailOperationsResponse record;
+  ASSERT_TRUE(reader->Read(&record));
+  const auto ingest_stub = v1::IngestService::NewStub(connect());
+  grpc::ClientContext publish_context;
+  bound(publish_context);
+  const auto stream = ingest_stub->Publish(&publish_context);
+  v1::PublishRequest frame;
+  frame.set_frame("one");
+  v1::PublishResponse answer;
+  ASSERT_TRUE(stream->Write(frame) && stream->Read(&answer));
+
+  const auto begin = std::chrono::steady_clock::now();
+  server_->stop(10s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 9s) << "streams were cut, they did not end";
+  EXPECT_FALSE(std::filesystem::exists(options_.socket));
+  EXPECT_FALSE(reader->Read(&record));
+  EXPECT_TRUE(reader->Finish().ok());
+  server_->stop(10s);
+}
+
+TEST_F(Api, ManyConnectionsAreBoundedAndTheServerGoesOn) {
+  std::vector<std::shared_ptr<grpc::Channel>> held;
+  for (std::size_t i = 0; i < options_.max_connections + 5; ++i) {
+    held.push_back(connect());
+    held.back()->WaitForConnected(std::chrono::system_clock::now() + 100ms);
+  }
+  held.clear();
+  grpc::Status status;
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 1s);
+    context.set_wait_for_ready(true);
+    v1::GetSnapshotResponse response;
+    status = agent()->GetSnapshot(&context, {}, &response);
+    if (status.ok()) break;
+  }
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST(ApiServer, NamesASocketItCannotMake) {
+  const SnapshotStore store;
+  const OperationTail tail(16);
+  ApiServerOptions options;
+  options.socket = "/nonexistent-directory/api.sock";
+  const auto server = start_api_server(options, {&store, &tail, nullptr, nullptr});
+  ASSERT_FALSE(server.ok());
+  EXPECT_NE(server.status().message().find(options.socket), std::string::npos)
+      << server.status().message();
+}
+
+}  // namespace
+}  // namespace ncclscope::agent
