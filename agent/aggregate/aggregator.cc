@@ -116,9 +116,7 @@ bool Aggregator::session_opened(SessionState& session) {
   process.plugin_version = label_value(session.claims.get(wire::StringKey::kPluginVersion));
   if (process.gone) {
     process.gone = false;
-    for (CommRank* rank : process.slots) {
-      if (rank != nullptr) rank->state = RankState::kRunning;
-    }
+    process.slots.for_each([](CommRank& rank) { rank.state = RankState::kRunning; });
   }
   return true;
 }
@@ -127,20 +125,18 @@ void Aggregator::session_closed(SessionState& session) {
   now_ns_ = clock_.monotonic_ns();
   SinkProcess* process = session.process;
   if (process == nullptr) return;
-  for (CommRank* rank : process->slots) {
-    if (rank != nullptr) flush(*rank);
-  }
+  process->slots.for_each([&](CommRank& rank) { flush(rank); });
   // Without a Goodbye it may only be reconnecting; tick() decides.
   if (session.said_goodbye) end_process(*process);
 }
 
 void Aggregator::end_process(SinkProcess& process) {
   process.gone = true;
-  for (CommRank* rank : process.slots) {
-    if (rank == nullptr || rank == process.folded.get()) continue;
-    end_rank(*rank,
-             process.session->said_goodbye ? RankState::kFinalized : RankState::kVanished);
-  }
+  const RankState state =
+      process.session->said_goodbye ? RankState::kFinalized : RankState::kVanished;
+  process.slots.for_each([&](CommRank& rank) {
+    if (&rank != process.folded.get()) end_rank(rank, state);
+  });
 }
 
 void Aggregator::session_expired(SessionState& session) {
@@ -149,14 +145,9 @@ void Aggregator::session_expired(SessionState& session) {
   if (!process->gone) end_process(*process);
   Job& job = *process->job;
   job.lost_records += session.records_lost;
-  for (CommRank* rank : process->slots) {
-    if (rank == nullptr) continue;
-    rank->process = nullptr;
-    rank->clock = nullptr;
-    retire(rank->source);
-  }
+  process->slots.for_each([&](CommRank& rank) { retire(rank.source); });
   for (auto& [comm, communicator] : job.communicators) {
-    for (auto& rank : communicator->ranks) {  // finalized ones are in no slot
+    for (auto& rank : communicator->ranks) {  // finalized ones too, which are in no slot
       if (rank->process == process) {
         rank->process = nullptr;
         rank->clock = nullptr;
@@ -174,8 +165,7 @@ void Aggregator::session_expired(SessionState& session) {
 // ---- communicators -------------------------------------------------------------------------------
 
 CommRank* Aggregator::slot(const SessionState& session, std::uint16_t communicator) {
-  const SinkProcess& process = *session.process;
-  return communicator < process.slots.size() ? process.slots[communicator] : nullptr;
+  return session.process->slots.find(communicator);
 }
 
 Communicator* Aggregator::find_or_make_communicator(Job& job, const std::string& comm) {
@@ -278,9 +268,8 @@ bool Aggregator::enter(Communicator& communicator, std::unique_ptr<CommRank>& ra
 void Aggregator::leave(CommRank& rank) {
   flush(rank);
   retire(rank.source);
-  if (rank.process != nullptr && rank.id < rank.process->slots.size() &&
-      rank.process->slots[rank.id] == &rank) {
-    rank.process->slots[rank.id] = nullptr;
+  if (rank.process != nullptr && rank.process->slots.find(rank.id) == &rank) {
+    rank.process->slots.erase(rank.id);
   }
 }
 
@@ -374,12 +363,12 @@ void Aggregator::rekey(SessionState& session, CommRank& rank, const wire::Commun
 void Aggregator::communicator_init(SessionState& session, const wire::CommunicatorInit& init,
                                    const CommunicatorStrings& strings) {
   SinkProcess& process = *session.process;
-  if (init.communicator >= kMaxCommunicatorId) {
+  CommRank* rank = process.slots.find(init.communicator);
+  if (init.communicator == wire::kNoCommunicator ||
+      (rank == nullptr && process.slots.size() >= kMaxCommunicatorsPerSession)) {
     ++folded_;
     return;
   }
-  if (process.slots.size() <= init.communicator) process.slots.resize(init.communicator + 1u);
-  CommRank* rank = process.slots[init.communicator];
   if (rank != nullptr && rank == process.folded.get()) return;
   if (rank != nullptr) {
     const bool other_hash = hash_known(init) && rank->communicator->hash_known &&
@@ -395,7 +384,7 @@ void Aggregator::communicator_init(SessionState& session, const wire::Communicat
   }
   if (rank == nullptr) {
     rank = make_rank(session, init, strings);
-    process.slots[init.communicator] = rank;
+    process.slots.set(init.communicator, rank);
     return;
   }
   if (rank->rank < 0 && (init.flags & wire::kCommRankKnown) != 0 && init.rank >= 0) {
@@ -415,7 +404,7 @@ bool Aggregator::finalize(SessionState& session, const wire::CommunicatorFinaliz
   SinkProcess& process = *session.process;
   if (rank == process.folded.get()) {
     flush(*rank);
-    process.slots[finalize.communicator] = nullptr;
+    process.slots.erase(finalize.communicator);
     return true;
   }
   wire::Progress& p = rank->progress;

@@ -26,8 +26,8 @@ namespace ncclscope::agent {
 
 class Aggregator final : public RecordSink {
  public:
-  /// Communicator ids of a session lie below this.
-  static constexpr std::uint16_t kMaxCommunicatorId = 4096;
+  /// Communicators that one session may have at one time; further ones are not counted.
+  static constexpr std::size_t kMaxCommunicatorsPerSession = 1024;
 
   struct Options {
     std::string node;

@@ -3,7 +3,7 @@
 // The live tables behind a snapshot: job -> communicator -> rank, and job -> process. Private to the aggregator.
 //   Thread:    reactor.
 //   Ownership: a job owns its communicators and processes; a communicator owns its ranks. A process points at its
-//              ranks through slots (index = the session's communicator id), a rank back at its process.
+//              ranks through slots (by the session's communicator id), a rank back at its process.
 //   Life:      counters belong to (job, communicator, rank), so they survive reconnects and new processes;
 //              what has ended stays for the grace time.
 #pragma once
@@ -20,6 +20,7 @@
 #include "agent/aggregate/gpu_clock.h"
 #include "agent/aggregate/operation_sums.h"
 #include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/slot_table.h"
 #include "agent/aggregate/snapshot.h"
 #include "agent/identity/gpu_table.h"
 #include "agent/ingest/session_state.h"
@@ -92,7 +93,7 @@ class SinkProcess {
   std::int32_t local_index = -1;
   GpuRef gpu;                           // of its first communicator
   bool several_gpus = false;
-  std::vector<CommRank*> slots;         // by communicator id; null = not announced
+  SlotTable slots;                      // by communicator id
   std::unique_ptr<CommRank> folded;     // shared by communicators beyond the limits
   std::vector<std::pair<GpuRef, std::unique_ptr<GpuClock>>> clocks;
   std::uint64_t communicators_made = 0;

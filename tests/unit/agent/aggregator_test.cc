@@ -455,12 +455,42 @@ TEST(Aggregator, StaysWithinBoundsWhateverTheRecordsSay) {
   EXPECT_EQ(operations, 25'000u);
 }
 
-TEST(Aggregator, IgnoresCommunicatorIdsBeyondTheProtocolsLimit) {
+TEST(Aggregator, TakesAnyCommunicatorIdButBoundsHowManyLiveAtOnce) {
   Rig rig;
   auto plugin = rig.open(9);
-  EXPECT_TRUE(plugin->feed(PacketBuilder().init(make_init(0xFFFE, 5, 0, 2)).finish()));
-  EXPECT_TRUE(rig.snapshot()->jobs.at(0).communicators.empty());
+  EXPECT_TRUE(plugin->feed(PacketBuilder()
+                               .init(make_init(0xFFFE, 5, 0, 2))
+                               .init(make_init(wire::kNoCommunicator, 6, 0, 2))
+                               .finish()));
+  EXPECT_EQ(only_communicator(rig.snapshot()).ranks.at(0).communicator_id, 0xFFFE);
   EXPECT_EQ(rig.aggregator.folded(), 1u);
+  for (std::uint16_t id = 0; id < 3000; ++id) {
+    plugin->feed(PacketBuilder().init(make_init(id, 100u + id, 0, 2)).finish());
+  }
+  EXPECT_EQ(rig.aggregator.communicators(), Aggregator::kMaxCommunicatorsPerSession);
+}
+
+TEST(SlotTable, BehavesAsAMapUnderRandomUse) {
+  SlotTable table;
+  std::map<std::uint16_t, CommRank*> expected;
+  std::vector<CommRank> ranks(64);
+  std::uint32_t random = 1;
+  for (int i = 0; i < 100'000; ++i) {
+    random = random * 1664525u + 1013904223u;
+    // Ids that collide in small tables.
+    const auto id = static_cast<std::uint16_t>((random >> 16 & 7u) * 64 + (random >> 20 & 7u));
+    if ((random >> 28) % 2 == 0) {
+      table.set(id, &ranks[id % 64]);
+      expected[id] = &ranks[id % 64];
+    } else {
+      table.erase(id);
+      expected.erase(id);
+    }
+    ASSERT_EQ(table.size(), expected.size());
+    const auto probe = static_cast<std::uint16_t>((random >> 8 & 7u) * 64 + (random >> 12 & 7u));
+    const auto it = expected.find(probe);
+    ASSERT_EQ(table.find(probe), it == expected.end() ? nullptr : it->second) << i;
+  }
 }
 
 TEST(Aggregator, SumsNetworkPhasesByGpuAndDirection) {
