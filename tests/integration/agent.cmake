@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+ncclscope_test(agent_socket_test
+  SOURCES integration/agent/socket_test.cc
+  LINK ncclscope_agent_app
+  LABELS integration sanitize)
+
+ncclscope_test(agent_program_test
+  SOURCES integration/agent/program_test.cc
+  LINK ncclscope_agent_app
+  LABELS integration sanitize)
+target_compile_definitions(agent_program_test PRIVATE
+  NCCLSCOPE_AGENT_PROGRAM="$<TARGET_FILE:ncclscope-agent>")
+add_dependencies(agent_program_test ncclscope-agent)
