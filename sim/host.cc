@@ -129,7 +129,7 @@ void Host::Impl::run_on_helper(Comm* comm, const char* name, const std::function
   (void)comm;
 }
 
-bool Host::Impl::init_comm(Comm* comm, std::int64_t deadline) {
+bool Host::Impl::init_comm(Comm* comm, std::int64_t deadline, std::int64_t stagger) {
   profiler.load();
   comm->loaded = true;
   const CommIdentity identity{comm->config.name ? comm->config.name->c_str() : nullptr,
@@ -142,6 +142,7 @@ bool Host::Impl::init_comm(Comm* comm, std::int64_t deadline) {
     comm->loaded = false;
     return false;
   }
+  if (stagger > 0) sleep(stagger);
   if (!release.init_early()) profiler.init(identity, &comm->context);
   return true;
 }
@@ -208,7 +209,7 @@ void Host::Impl::append(Comm* comm, Stream* stream, TaskPtr task, bool dropped_s
   }
   if (dropped_self) return;
   if (std::find(state.comms.begin(), state.comms.end(), comm) == state.comms.end()) {
-    state.comms.insert(state.comms.begin(), comm);
+    state.comms.insert(options.group_latest_first ? state.comms.begin() : state.comms.end(), comm);
   }
   state.tasks[comm].emplace_back(std::move(task), stream);
 }
@@ -807,8 +808,11 @@ void Host::group_end() {
     std::vector<SimThread> threads;
     threads.reserve(inits.size());
     for (auto& init : inits) {
-      threads.emplace_back(impl_->options.world, impl_->options.owner, "",
-                           [this, &init] { init.ok = impl_->init_comm(init.comm, init.deadline); });
+      threads.emplace_back(
+          impl_->options.world, impl_->options.owner, "",
+          [this, &init, stagger = 2000 * static_cast<std::int64_t>(threads.size())] {
+            init.ok = impl_->init_comm(init.comm, init.deadline, stagger);
+          });
     }
     for (SimThread& thread : threads) thread.join();
   }
@@ -875,10 +879,10 @@ void Host::call_composite(Comm* comm, Stream* stream, const Call& call) {
       part(Func::kRecv, peer);
     }
   } else if (call.func == Func::kGather) {
+    part(Func::kSend, call.root);
     if (rank == call.root) {
       for (int peer = 0; peer < n; ++peer) part(Func::kRecv, peer);
     }
-    part(Func::kSend, call.root);
   } else if (call.func == Func::kScatter) {
     if (rank == call.root) {
       for (int peer = 0; peer < n; ++peer) part(Func::kSend, peer);

@@ -71,6 +71,9 @@ struct HostOptions {
   Hazards hazards;
   std::vector<GpuClock> gpu_clocks = {GpuClock{}};
   int launch_queue_depth = 1024;
+  /// Order in which the communicators of one group launch. NCCL's follows addresses: either
+  /// happens.
+  bool group_latest_first = true;
 };
 
 class Host;

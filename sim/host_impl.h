@@ -196,7 +196,7 @@ struct ApiState {
   bool group_api_started = false;
   void* coll_api = nullptr;  // never cleared: NCCL does not either
   void* p2p_api = nullptr;
-  std::vector<Comm*> comms;  // latest first
+  std::vector<Comm*> comms;  // in order of launching
   std::map<Comm*, std::vector<std::pair<TaskPtr, Stream*>>> tasks;
   struct Init {
     Comm* comm;
@@ -232,7 +232,7 @@ struct Host::Impl {
   int pid() const;
 
   // Launch path (host.cc)
-  bool init_comm(Comm* comm, std::int64_t deadline);
+  bool init_comm(Comm* comm, std::int64_t deadline, std::int64_t stagger = 0);
   void finalize_comm(Comm* comm);
   void append(Comm* comm, Stream* stream, TaskPtr task, bool dropped_self);
   void launch_all(ApiState* state);

@@ -11,7 +11,6 @@
 namespace ncclscope::sim {
 namespace {
 
-constexpr std::size_t kLeastTraffic = 16384;  // per channel
 constexpr std::size_t kThreadThreshold = 64;  // bytes per thread, SIMPLE
 constexpr int kWarp = 32;
 constexpr int kBufferSteps = 8;
@@ -278,11 +277,11 @@ std::vector<TaskPtr> plan_collectives(std::vector<TaskPtr> tasks, const CommShap
   std::size_t traffic = 0;
   int wanted = 0;
   for (const TaskPtr& task : ordered) {
-    traffic += std::max(kLeastTraffic, task->traffic);
+    traffic += std::max(tuning.least_channel_traffic, task->traffic);
     wanted = std::min(tuning.channels, wanted + task->max_channels);
   }
-  const std::size_t per_channel =
-      std::max(kLeastTraffic, wanted > 0 ? traffic / static_cast<std::size_t>(wanted) : 0);
+  const std::size_t per_channel = std::max(
+      tuning.least_channel_traffic, wanted > 0 ? traffic / static_cast<std::size_t>(wanted) : 0);
   int channel = 0;
   std::size_t filled = 0;
   int batch = -1;
@@ -317,7 +316,7 @@ std::vector<TaskPtr> plan_collectives(std::vector<TaskPtr> tasks, const CommShap
     }
     std::size_t per_byte = static_cast<std::size_t>(traffic_per_byte(task.func, shape.n_ranks));
     if (task.proto == Proto::kLl) per_byte *= 4;
-    const std::size_t cell = div_up(div_up(kLeastTraffic, per_byte), 16) * 16;
+    const std::size_t cell = div_up(div_up(tuning.least_channel_traffic, per_byte), 16) * 16;
     const std::size_t cell_elements = cell / element;
     const std::size_t cell_traffic = cell * per_byte;
     const std::size_t cells = div_up(elements * element, cell);
@@ -429,7 +428,7 @@ std::vector<TaskPtr> plan_p2p(const std::vector<TaskPtr>& tasks, const CommShape
         std::size_t step = tuning.buffer_bytes / kBufferSteps;
         if (network) step = tuning.p2p_net_chunk;
         const std::size_t least = shape.n_nodes > 1 ? step / 2 : step / 8;
-        const std::size_t most = shape.n_nodes > 1 ? step : step * 32;
+        const std::size_t most = shape.n_nodes > 1 && tuning.p2p_net_parts_grow ? step : step * 32;
         int most_channels = tuning.p2p_channels_per_peer;
         int few = most_channels;
         while (few * n > tuning.p2p_channels && few > 1) few /= 2;

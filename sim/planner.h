@@ -51,6 +51,8 @@ struct Tuning {
   bool collnet = false;    ///< in-network reduction at hand (several nodes)
   std::size_t buffer_bytes = std::size_t{4} << 20;
   std::size_t p2p_net_chunk = std::size_t{128} << 10;
+  std::size_t least_channel_traffic = 16384;  ///< no channel gets less, in bytes of traffic
+  bool p2p_net_parts_grow = true;             ///< a transfer above one chunk takes another channel
 };
 
 struct CommShape {

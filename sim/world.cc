@@ -473,7 +473,7 @@ SimThread::SimThread(std::shared_ptr<World> world, int owner, const char* name,
   thread_ = std::thread([w = world_, d = done_, slot, label = std::string(name).substr(0, 15),
                          run = std::move(body)] {
     w->adopt_actor(slot);
-    if (!label.empty()) ::pthread_setname_np(::pthread_self(), label.c_str());
+    ::pthread_setname_np(::pthread_self(), label.empty() ? "app" : label.c_str());
     run();
     d->finished.store(true);
     w->notify(d->word);

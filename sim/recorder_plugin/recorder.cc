@@ -9,6 +9,7 @@
 //   NCCLSCOPE_SIM_RECORD_NULL  "1": NULL handles for GroupApi, CollApi, P2pApi, Group, KernelLaunch
 //   NCCLSCOPE_SIM_RECORD_FAIL  "k": the k-th init of the process fails
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,7 +44,7 @@ int g_mask = 0xffff;
 bool g_null = false;
 long g_fail = 0;
 constexpr int kMaxThreads = 256;
-pthread_t g_threads[kMaxThreads];
+pid_t g_threads[kMaxThreads];
 int g_thread_count = 0;
 unsigned char g_types[1 << 20];  // bit index of each handle's type, for reading state arguments
 
@@ -57,12 +58,13 @@ std::int64_t now_ns() {
 
 /// Begins a line; the caller holds the mutex.
 void begin(const char* callback) {
-  const pthread_t self = ::pthread_self();
+  // Kernel ids: pthread ids of short-lived threads are used again.
+  const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
   int index = 0;
-  while (index < g_thread_count && ::pthread_equal(g_threads[index], self) == 0) ++index;
+  while (index < g_thread_count && g_threads[index] != self) ++index;
   if (index == g_thread_count && g_thread_count < kMaxThreads) g_threads[g_thread_count++] = self;
   char name[16] = "";
-  ::pthread_getname_np(self, name, sizeof(name));
+  ::pthread_getname_np(::pthread_self(), name, sizeof(name));
   std::fprintf(g_file, "{\"t\":%lld,\"thread\":%d,\"role\":\"%s\",\"cb\":\"%s\"",
                static_cast<long long>(now_ns()), index, name, callback);
 }
@@ -440,9 +442,12 @@ __attribute__((constructor)) void loaded() {
   if (fail != nullptr) g_fail = std::strtol(fail, nullptr, 0);
   // Numbers go on after the library was unloaded and loaded again.
   if (const char* state = std::getenv("NCCLSCOPE_SIM_RECORD_STATE")) {
-    char* end_of = nullptr;
-    g_contexts = std::strtol(state, &end_of, 10);
-    if (*end_of == ',') g_handles = std::strtol(end_of + 1, nullptr, 10);
+    char* rest = nullptr;
+    g_contexts = std::strtol(state, &rest, 10);
+    if (*rest == ',') g_handles = std::strtol(rest + 1, &rest, 10);
+    while (*rest == ',' && g_thread_count < kMaxThreads) {
+      g_threads[g_thread_count++] = static_cast<pid_t>(std::strtol(rest + 1, &rest, 10));
+    }
   }
   if (path == nullptr) return;
   g_file = std::fopen(path, "ae");
@@ -458,8 +463,13 @@ __attribute__((destructor)) void unloaded() {
   end();
   std::fclose(g_file);
   g_file = nullptr;
-  char state[64];
-  std::snprintf(state, sizeof(state), "%ld,%ld", g_contexts, g_handles);
+  char state[4096];
+  std::size_t used = static_cast<std::size_t>(
+      std::snprintf(state, sizeof(state), "%ld,%ld", g_contexts, g_handles));
+  for (int i = 0; i < g_thread_count && used + 16 < sizeof(state); ++i) {
+    used += static_cast<std::size_t>(
+        std::snprintf(state + used, sizeof(state) - used, ",%d", g_threads[i]));
+  }
   ::setenv("NCCLSCOPE_SIM_RECORD_STATE", state, 1);
 }
 
