@@ -86,8 +86,6 @@ class Progress {
   bool drain_and_join(std::int64_t deadline);
   void abandon();           ///< leaves at once, nothing is stopped
   void forget(Comm* comm);  ///< drops what belongs to a communicator (profiler thread's purge)
-  bool idle_of(Comm* comm);
-  bool network_thread() const { return network_; }
 
  private:
   struct Kernel;

@@ -10,6 +10,7 @@
 namespace ncclscope::sim {
 namespace {
 
+constexpr std::int64_t kPurgeGraceNs = 10000000;
 constexpr std::int64_t kFirstSliceNs = 1500;  // from kernel start to the first slice in the buffer
 
 const char* const kPhaseNames[3] = {"initial_sync", "compute", "final_sync"};
@@ -125,6 +126,9 @@ void Progress::abandon() {
 }
 
 void Progress::forget(Comm* comm) {
+  // What has ended on the GPU is still reported; what has not is dropped.
+  World& world = *host_->world;
+  world.wait_for(word_, world.now() + kPurgeGraceNs, [this] { return outstanding_.load() == 0; });
   {
     std::lock_guard guard(mutex_);
     forgotten_.push_back(comm);
@@ -457,7 +461,10 @@ void Progress::run() {
       }
     }
     if (abandoned_.load()) break;
-    if (moved) continue;  // something may have become due meanwhile
+    if (moved) {
+      if (outstanding_.load() == 0) world.notify(word_);  // somebody may wait for that
+      continue;                                           // something may have become due meanwhile
+    }
     if (outstanding_.load() == 0) {
       if (closing) break;
       if (network_ && active) {
@@ -475,10 +482,6 @@ void Progress::run() {
   }
   done_.store(true);
   world.notify(word_);
-}
-
-bool Progress::idle_of(Comm*) {
-  return outstanding_.load() == 0;
 }
 
 }  // namespace ncclscope::sim
