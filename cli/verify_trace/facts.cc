@@ -175,6 +175,7 @@ std::vector<OperationFacts> TraceIndex::operations(const json& communicator) con
         if (const auto group = starts_.find(plan);
             !f.copy_engine && group != starts_.end() && carried(group->second)) {
           f.plan = plan;
+          f.plan_t_ns = trace_.lines[group->second].t_ns;
         }
       }
       add_channels(f, handle);

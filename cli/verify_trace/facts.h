@@ -39,6 +39,7 @@ struct OperationFacts {
   const TraceLine* task = nullptr;  // Coll, P2p, CeColl
   std::size_t api_line = 0, task_line = 0;
   std::int64_t plan = kNoHandle;  // Group handle
+  std::int64_t plan_t_ns = 0;     // when that began
   bool point_to_point = false;
   bool copy_engine = false;
   std::vector<ChannelFacts> channels;  // KernelCh that the plugin got

@@ -49,8 +49,8 @@ Limits Limits::load(const std::filesystem::path& file) {
                              ": cannot be read; it lists what interfaces do not carry");
   Limits limits;
   try {
-    for (const auto& entry : nlohmann::json::parse(in).at("limits"))
-      limits.entries_.push_back(limit_of(entry));
+    const nlohmann::json all = nlohmann::json::parse(in);
+    for (const auto& entry : all.at("limits")) limits.entries_.push_back(limit_of(entry));
   } catch (const std::exception& e) {
     throw std::runtime_error(file.string() + ": " + e.what());
   }

@@ -67,7 +67,7 @@ ReplaySession::ReplaySession(Programs programs) : programs_(std::move(programs))
       std::vector<std::string>{programs_.agent.string(), "--config", config.string(), "--socket",
                                (directory_.path() / "agent.sock").string(), "--api-socket",
                                api.string(), "--listen", "", "--snapshot-interval-ms", "20",
-                               "--tail-records", "262144", "--grace-seconds", "3600"},
+                               "--tail-records", "262144", "--grace-seconds", "3600", "--max-sessions", "1000000", "--max-jobs", "100000", "--max-communicators", "1000000"},
       environment_with({"NCCLSCOPE_", "SLURM_", "NCCL_"}, {}), log);
   client_.emplace("unix:" + api.string());
   if (!client_->ready(milliseconds(15'000))) {
