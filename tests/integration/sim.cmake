@@ -19,3 +19,15 @@ foreach(interface RANGE 1 7)
   add_dependencies(sim_agreement_test ncclscope_recorder_v${interface})
 endforeach()
 add_dependencies(sim_agreement_test ncclscope-sim-rank)
+
+ncclscope_test(sim_simulation_test
+  SOURCES integration/sim/simulation_test.cc integration/sim/trace_view.cc
+  LINK ncclscope_sim nlohmann_json::nlohmann_json ZLIB::ZLIB
+  LABELS integration TIMEOUT 300)
+target_compile_definitions(sim_simulation_test PRIVATE
+  NCCLSCOPE_SIM_RANK_PROGRAM="$<TARGET_FILE:ncclscope-sim-rank>"
+  NCCLSCOPE_RECORDER_DIRECTORY="$<TARGET_FILE_DIR:ncclscope_recorder_v5>")
+add_dependencies(sim_simulation_test ncclscope-sim-rank)
+foreach(interface RANGE 1 7)
+  add_dependencies(sim_simulation_test ncclscope_recorder_v${interface})
+endforeach()
