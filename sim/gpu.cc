@@ -216,7 +216,7 @@ void Host::Impl::wake_progress(Comm* comm) {
   if (kernels != nullptr) kernels->wake();
 }
 
-void Host::Impl::run_kernel(const PlanPtr& plan) {
+void Host::Impl::run_kernel(const PlanPtr& plan, const Conditions& state) {
   Comm& comm = *plan->comm;
   const auto gone = [&comm] { return comm.stopping(); };
   const CommShape& shape = comm.config.shape;
@@ -272,16 +272,14 @@ void Host::Impl::run_kernel(const PlanPtr& plan) {
     Meeting::Arrival mine;
     mine.start = start;
     mine.signature = signature_of(tasks);
-    mine.extra =
-        conditions.kernel_extra_ns +
-        static_cast<std::int64_t>(static_cast<double>(network) * (conditions.link_factor - 1));
-    if (conditions.network_stuck && shape.n_nodes > 1) mine.extra = kNever;
+    mine.extra = state.kernel_extra_ns +
+                 static_cast<std::int64_t>(static_cast<double>(network) * (state.link_factor - 1));
+    if (state.network_stuck && shape.n_nodes > 1) mine.extra = kNever;
     const std::vector<Item> items = begin_items(tasks, start);
     for (const TaskPtr& task : tasks) {
       auto t = timing(task);
       t->duration.store(duration);
-      t->wire.store(mine.extra == kNever ? kNever
-                                         : network + mine.extra - conditions.kernel_extra_ns);
+      t->wire.store(mine.extra == kNever ? kNever : network + mine.extra - state.kernel_extra_ns);
       t->upstream[0].store(start);
       t->own_start.store(start);
     }
@@ -367,24 +365,23 @@ void Host::Impl::run_kernel(const PlanPtr& plan) {
     const std::uint64_t noise_index =
         mix(static_cast<std::uint64_t>(rank) << 32 | comm.pair_counts.size());
     const std::int64_t duration =
-        transfer_ns(comm, plan->p2ps, noise_index, &network) + conditions.kernel_extra_ns +
-        static_cast<std::int64_t>(static_cast<double>(network) * (conditions.link_factor - 1));
+        transfer_ns(comm, plan->p2ps, noise_index, &network) + state.kernel_extra_ns +
+        static_cast<std::int64_t>(static_cast<double>(network) * (state.link_factor - 1));
     comm.first_operation = false;
     const std::vector<Item> items = begin_items(plan->p2ps, start);
     for (const TaskPtr& task : plan->p2ps) {
       auto t = timing(task);
       t->duration.store(duration);
-      t->wire.store(
-          conditions.network_stuck
-              ? kNever
-              : static_cast<std::int64_t>(static_cast<double>(network) * conditions.link_factor));
+      t->wire.store(state.network_stuck ? kNever
+                                        : static_cast<std::int64_t>(static_cast<double>(network) *
+                                                                    state.link_factor));
       t->upstream[0].store(start);
       t->own_start.store(start);
       if (task->peer == rank) continue;
       const bool send = task->func == Func::kSend;
       const bool stuck =
-          conditions.network_stuck && shape.node_of_rank[static_cast<std::size_t>(task->peer)] !=
-                                          shape.node_of_rank[static_cast<std::size_t>(rank)];
+          state.network_stuck && shape.node_of_rank[static_cast<std::size_t>(task->peer)] !=
+                                     shape.node_of_rank[static_cast<std::size_t>(rank)];
       if (stuck) continue;  // the other side never hears of it
       if (!comm.meeting->post_pair(send ? rank : task->peer, send ? task->peer : rank,
                                    task->pair_index, send, start, gone)) {
@@ -413,7 +410,7 @@ void Host::Impl::run_kernel(const PlanPtr& plan) {
       wake_progress(&comm);
       ends.emplace_back(end, task.get());
     }
-    if (conditions.network_stuck && shape.n_nodes > 1) {
+    if (state.network_stuck && shape.n_nodes > 1) {
       hang();
       return;
     }

@@ -370,11 +370,11 @@ void Host::Impl::submit(const PlanPtr& plan) {
       std::lock_guard guard(mutex);
       const std::string local = std::to_string(comm.config.shape.max_local_ranks);
       if (!work.empty() && owner->proxy == nullptr) {
-        owner->proxy = std::make_shared<Progress>(this, "NCCL Progress " + local,
+        owner->proxy = std::make_shared<Progress>(this, owner, "NCCL Progress " + local,
                                                   !release.has_profiler_thread(), true);
       }
       if (!kernels.empty() && owner->kernels == nullptr) {
-        owner->kernels = std::make_shared<Progress>(this, "NCCL Profiler", true, false);
+        owner->kernels = std::make_shared<Progress>(this, owner, "NCCL Profiler", true, false);
       }
       proxy = owner->proxy;
       profiler_thread = owner->kernels;
@@ -436,9 +436,9 @@ void Host::Impl::launch_plan(const PlanPtr& plan) {
     return;
   }
   const std::int64_t earliest = world->now() + options.hardware.launch_to_start_ns;
-  plan->stream->enqueue([this, plan, earliest] {
+  plan->stream->enqueue([this, plan, earliest, state = conditions] {
     world->sleep_until(earliest);
-    run_kernel(plan);
+    run_kernel(plan, state);
   });
   profiler.stop(plan->launch_handle);
   if (events) submit(plan);
@@ -503,7 +503,7 @@ void Host::Impl::launch_copy_engine(Comm* comm, const TaskPtr& pointer) {
   copy->channels.clear();
   plan->gathered.push_back(copy);
   auto* stream = static_cast<Stream*>(task.stream);
-  stream->enqueue([this, plan] { run_kernel(plan); });
+  stream->enqueue([this, plan, state = conditions] { run_kernel(plan, state); });
   profiler.stop(handle);
 }
 
@@ -973,7 +973,7 @@ void Host::graph_launch(Graph* graph, Stream* stream) {
         impl->callback_thread->wait_empty(kNever);
       });
     }
-    stream->enqueue([impl, plan] { impl->run_kernel(plan); });
+    stream->enqueue([impl, plan, state = impl->conditions] { impl->run_kernel(plan, state); });
   }
 }
 

@@ -78,7 +78,8 @@ struct ProxyWork {
 /// A proxy or profiler thread with its work.
 class Progress {
  public:
-  Progress(Host::Impl* host, std::string name, bool kernels, bool network);
+  /// `owner`: whose context ProxyCtrl events carry.
+  Progress(Host::Impl* host, Comm* owner, std::string name, bool kernels, bool network);
   ~Progress();
   void post(std::vector<ProxyWork> work);
   void wake();
@@ -112,7 +113,7 @@ class Progress {
   std::map<std::tuple<Comm*, int, int, bool>, std::deque<std::unique_ptr<Net>>> net_fifos_;
   void* stale_kernel_handle_ = nullptr;
   std::uint64_t kernel_count_ = 0;
-  Comm* owner_comm_ = nullptr;
+  Comm* const owner_comm_;
   SimThread thread_;
 };
 
@@ -243,7 +244,8 @@ struct Host::Impl {
   std::vector<ProxyWork> proxy_work(const PlanPtr& plan);
 
   // GPU (gpu.cc)
-  void run_kernel(const PlanPtr& plan);
+  /// `state`: the conditions when the kernel was launched.
+  void run_kernel(const PlanPtr& plan, const Conditions& state);
   void wake_progress(Comm* comm);
   std::int64_t transfer_ns(const Comm& comm, const std::vector<TaskPtr>& tasks, std::uint64_t index,
                            std::int64_t* network_ns) const;

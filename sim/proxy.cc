@@ -78,12 +78,13 @@ struct Progress::Net {
   }
 };
 
-Progress::Progress(Host::Impl* host, std::string name, bool kernels, bool network)
+Progress::Progress(Host::Impl* host, Comm* owner, std::string name, bool kernels, bool network)
     : host_(host),
       name_(std::move(name)),
       kernels_(kernels),
       network_(network),
-      word_(host->world->new_word()) {
+      word_(host->world->new_word()),
+      owner_comm_(owner) {
   thread_ = SimThread(host->options.world, host->options.owner, name_.c_str(), [this] { run(); });
 }
 
@@ -98,10 +99,6 @@ void Progress::post(std::vector<ProxyWork> work) {
   outstanding_.fetch_add(work.size());
   {
     std::lock_guard guard(mutex_);
-    if (owner_comm_ == nullptr) {
-      owner_comm_ = work.front().comm->resources_of != nullptr ? work.front().comm->resources_of
-                                                               : work.front().comm;
-    }
     for (ProxyWork& item : work) inbox_.push_back(std::move(item));
   }
   wake();
@@ -147,7 +144,7 @@ void Progress::control(nccl::EventState state, int appended, bool begin, bool en
     if (!mask_emits(nccl::kProxyCtrl, profiler.mask(), profiler.release())) return;
     Event event;
     event.descr.type = nccl::kProxyCtrl;
-    profiler.start(owner_comm_ != nullptr ? owner_comm_->context : nullptr, handle, event);
+    profiler.start(owner_comm_->context, handle, event);
   }
   StateArgs args;
   args.appended_proxy_ops = appended;

@@ -78,6 +78,7 @@ struct RankSlot {
   std::atomic<std::int64_t> extra[kBoardDepth];
   std::atomic<std::uint64_t> signature[kBoardDepth];
   std::atomic<std::uint64_t> posted;
+  std::uint32_t word;  // moves when this rank posts: only who waits for it wakes
 };
 
 struct CommBoard {
@@ -99,7 +100,7 @@ struct PairBoard {
 };
 
 struct WorldLayout {
-  std::uint64_t magic;
+  std::atomic<std::uint64_t> magic;
   std::uint64_t bytes;
   Pace pace;
   std::int64_t epoch_offset;
@@ -162,8 +163,7 @@ std::shared_ptr<World> World::create(Pace pace, const std::string& name, std::si
   ::pthread_mutex_init(&layout->mutex, &attr);
   ::pthread_mutexattr_destroy(&attr);
   layout->next_word.store(1);
-  std::atomic_thread_fence(std::memory_order_release);
-  layout->magic = kMagic;
+  layout->magic.store(kMagic);
   return std::shared_ptr<World>(new World(memory, bytes, name));
 }
 
@@ -181,7 +181,7 @@ std::shared_ptr<World> World::open(const std::string& name) {
   ::close(fd);
   if (memory == MAP_FAILED) throw std::system_error(saved, std::generic_category(), "mmap " + name);
   auto* layout = static_cast<WorldLayout*>(memory);
-  if (bytes < sizeof(WorldLayout) || layout->magic != kMagic || layout->bytes != bytes) {
+  if (bytes < sizeof(WorldLayout) || layout->magic.load() != kMagic || layout->bytes != bytes) {
     ::munmap(memory, bytes);
     throw std::system_error(EINVAL, std::generic_category(),
                             name + " is not the memory of a simulation of this version");
@@ -515,6 +515,8 @@ std::uint32_t Meeting::word() const {
 }
 void Meeting::wake() {
   world_->notify(board_->word);
+  for (int r = 0; r < n_ranks_; ++r) world_->notify(board_->ranks(board_)[r].word);
+  std::lock_guard guard(pairs_mutex_);
   for (auto& [key, pair] : pairs_) world_->notify(pair->word);
 }
 
@@ -532,24 +534,22 @@ bool Meeting::join_all(std::int64_t deadline, const std::function<bool()>& stop)
 
 bool Meeting::post(std::uint64_t index, const Arrival& arrival, const std::function<bool()>& stop) {
   RankSlot* ranks = board_->ranks(board_);
-  bool stopped = false;
-  world_->wait_for(board_->word, kNever, [&] {
-    if (index < kBoardDepth) return true;
-    bool room = true;
-    for (int r = 0; r < n_ranks_ && room; ++r) {
-      // A rank that posted batch i has read everything before i.
-      room = ranks[r].posted.load(std::memory_order_acquire) + kBoardDepth > index + 1;
-    }
-    stopped = !room && stop();
-    return room || stopped;
-  });
-  if (stopped) return false;
+  for (int r = 0; r < n_ranks_ && index >= kBoardDepth; ++r) {
+    // A rank that posted batch i has read everything before i.
+    bool stopped = false;
+    world_->wait_for(ranks[r].word, kNever, [&] {
+      if (ranks[r].posted.load(std::memory_order_acquire) + kBoardDepth > index + 1) return true;
+      stopped = r != rank_ && stop();
+      return stopped || r == rank_;
+    });
+    if (stopped) return false;
+  }
   RankSlot& mine = ranks[rank_];
   mine.start[index % kBoardDepth].store(arrival.start, std::memory_order_relaxed);
   mine.extra[index % kBoardDepth].store(arrival.extra, std::memory_order_relaxed);
   mine.signature[index % kBoardDepth].store(arrival.signature, std::memory_order_relaxed);
   mine.posted.store(index + 1, std::memory_order_release);
-  world_->notify(board_->word);
+  world_->notify(mine.word);
   return true;
 }
 
@@ -565,7 +565,7 @@ bool Meeting::peek(int rank, std::uint64_t index, Arrival* out) const {
 bool Meeting::await(int rank, std::uint64_t index, Arrival* out,
                     const std::function<bool()>& stop) {
   bool stopped = false;
-  world_->wait_for(board_->word, kNever, [&] {
+  world_->wait_for(board_->ranks(board_)[rank].word, kNever, [&] {
     if (peek(rank, index, out)) return true;
     stopped = stop();
     return stopped;
@@ -579,6 +579,7 @@ PairBoard* Meeting::pair(int source, int target) {
   key *= 0x9e3779b97f4a7c15;
   key ^= key >> 29;
   key |= 1;
+  std::lock_guard guard(pairs_mutex_);
   for (auto& [known, board] : pairs_) {
     if (known == key) return board;
   }

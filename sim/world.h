@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -156,6 +157,7 @@ class Meeting {
   CommBoard* board_;
   int n_ranks_;
   int rank_;
+  std::mutex pairs_mutex_;
   std::vector<std::pair<std::uint64_t, PairBoard*>> pairs_;
 };
 
