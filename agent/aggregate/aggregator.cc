@@ -674,7 +674,8 @@ void Aggregator::expire(std::uint64_t now) {
     for (auto it = communicators.begin(); it != communicators.end();) {
       auto& ranks = it->second->ranks;
       std::erase_if(ranks, [&](const std::unique_ptr<CommRank>& rank) {
-        if (rank->state == RankState::kRunning || now - rank->ended_ns < options_.grace_ns) {
+        // Added, not subtracted: the rank may have ended a moment after `now` was read.
+        if (rank->state == RankState::kRunning || now < rank->ended_ns + options_.grace_ns) {
           return false;
         }
         leave(*rank);
