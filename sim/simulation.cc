@@ -206,6 +206,9 @@ std::string Simulation::start() {
 }
 
 bool Simulation::Impl::reap() {
+  // A first step means that all ranks have met, so all have the memory open: a killed parent leaves
+  // nothing behind from here on.
+  if (world->steps_begun() > 0) world->unlink();
   bool all = true;
   for (RankResult& rank : ranks) {
     if (rank.exited) continue;
