@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The agents a command talks to: the option --agent, connections, and errors that say what to do.
+//   Thread: one, except that a stub may be used on several.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ncclscope/v1/agent.grpc.pb.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ncclscope::cli {
+
+inline constexpr std::string_view kDefaultAgent = "unix:/run/ncclscope/api.sock";
+
+/// Adds --agent (repeatable) and fills `addresses`; kDefaultAgent if none is given.
+void add_agent_option(CLI::App& command, std::vector<std::string>& addresses);
+
+/// What gRPC wants: "/run/x.sock" and "unix:/run/x.sock" are Unix sockets, the rest is host:port.
+[[nodiscard]] std::string target_of(std::string_view address);
+
+/// One or two lines: what could not be done, where, and what would help.
+[[nodiscard]] std::string explain(std::string_view address, const grpc::Status& status);
+
+class Agent {
+ public:
+  explicit Agent(std::string address);
+
+  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] v1::AgentService::Stub& stub() const { return *stub_; }
+
+  /// Calls one of the stub's unary methods with a deadline. On failure prints why to standard
+  /// error.
+  template <typename Request, typename Response>
+  [[nodiscard]] bool call(grpc::Status (v1::AgentService::Stub::*method)(grpc::ClientContext*,
+                                                                         const Request&, Response*),
+                          const Request& request, Response& response) const {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    return check((stub_.get()->*method)(&context, request, &response));
+  }
+  /// Prints why to standard error if `status` is not OK.
+  [[nodiscard]] bool check(const grpc::Status& status) const;
+  /// The node's name; false (and an error is printed) when the agent cannot be reached.
+  [[nodiscard]] bool node(std::string& name) const;
+
+  static constexpr std::chrono::seconds kPatience{5};
+
+ private:
+  std::string address_;
+  std::unique_ptr<v1::AgentService::Stub> stub_;
+};
+
+[[nodiscard]] std::vector<Agent> connect(const std::vector<std::string>& addresses);
+
+}  // namespace ncclscope::cli
