@@ -73,8 +73,10 @@ class AgentProcess {
 
   std::uint64_t operations() const { return shared_->operations.load(); }
   std::uint64_t bytes() const { return shared_->bytes.load(); }
+  /// Spins: a core that sleeps between measurements comes back slow and with cold caches.
   bool wait_for(std::uint64_t n) const {
-    for (int i = 0; i < 20'000 && operations() < n; ++i) usleep(500);
+    const std::uint64_t deadline = gpu_now_ns() + 20'000'000'000;
+    while (operations() < n && gpu_now_ns() < deadline) _mm_pause();
     return operations() >= n;
   }
 
@@ -84,9 +86,15 @@ class AgentProcess {
   pid_t child_ = -1;
 };
 
-std::uint64_t ticks() {
+// The usual pair around a short section: nothing earlier runs into it, and it is complete when the
+// end is read.
+std::uint64_t begin_ticks() {
   _mm_lfence();
-  const std::uint64_t t = __rdtsc();
+  return __rdtsc();
+}
+std::uint64_t end_ticks() {
+  unsigned cpu = 0;
+  const std::uint64_t t = __rdtscp(&cpu);
   _mm_lfence();
   return t;
 }
@@ -95,14 +103,14 @@ struct Timer {
   double ns_per_tick;
   std::uint64_t overhead;  // ticks of an empty measurement, median
   Timer() {
-    const std::uint64_t t0 = gpu_now_ns(), c0 = ticks();
+    const std::uint64_t t0 = gpu_now_ns(), c0 = begin_ticks();
     usleep(50'000);
-    const std::uint64_t t1 = gpu_now_ns(), c1 = ticks();
+    const std::uint64_t t1 = gpu_now_ns(), c1 = end_ticks();
     ns_per_tick = static_cast<double>(t1 - t0) / static_cast<double>(c1 - c0);
     std::vector<std::uint64_t> empty(10'001);
     for (auto& e : empty) {
-      const std::uint64_t a = ticks();
-      e = ticks() - a;
+      const std::uint64_t a = begin_ticks();
+      e = end_ticks() - a;
     }
     std::nth_element(empty.begin(), empty.begin() + 5'000, empty.end());
     overhead = empty[5'000];
@@ -189,10 +197,11 @@ void launch_pair(benchmark::State& state, unsigned pairs, bool cold) {
         d.coll.parent_group = plan;
         void* handle = nullptr;
         if (cold) sweep_caches();
-        const std::uint64_t a = ticks();
+        const std::uint64_t a = begin_ticks();
         c.table()->start_event(c.context(), &handle, &d);
         c.table()->stop_event(handle);
-        samples.push_back(ticks() - a);
+        const std::uint64_t b = end_ticks();
+        samples.push_back(b - a);
         c.stop(plan);
         c.stop(group);
         open.emplace_back(&c, handle);
@@ -279,9 +288,9 @@ void SixteenChannelAllReduceColdCaches(benchmark::State& state) {
     for (unsigned i = 0; i < 300; ++i) {
       w.gpu += 10'000;
       sweep_caches();
-      const std::uint64_t a = ticks();
+      const std::uint64_t a = begin_ticks();
       w.communicators[i % 4].all_reduce(1'000'000, 16, w.gpu, w.gpu + 5'000, w.seq++);
-      samples.push_back(ticks() - a);
+      samples.push_back(end_ticks() - a);
       ++w.driven;
     }
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <time.h>
 
 #include <cstdint>
 #include <cstdlib>
