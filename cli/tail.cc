@@ -39,6 +39,16 @@ std::string json_line(const std::string& node, const v1::TailOperationsResponse&
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+/// Interrupt and termination end the streams; the threads then find their way out by themselves.
+/// Blocked before gRPC starts threads of its own, which would take the signals otherwise.
+sigset_t ending_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  return signals;
+}
+
 class Tail {
  public:
   explicit Tail(const TailOptions& options) : options_(options), agents_(connect(options.agents)) {}
@@ -46,12 +56,7 @@ class Tail {
   int run() {
     for (std::size_t i = 0; i < agents_.size(); ++i)
       contexts_.push_back(std::make_unique<grpc::ClientContext>());
-    // Interrupt and termination end the streams; the threads then find their way out by themselves.
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    const sigset_t signals = ending_signals();
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < agents_.size(); ++i) threads.emplace_back([this, i] { follow(i); });
     std::thread signal_waiter([&] {
@@ -144,6 +149,8 @@ void register_tail(CLI::App& app) {
       "Exit status: 0 ended or interrupted; 2 wrong arguments; 3 an agent was not reached or "
       "failed.");
   command->callback([options] {
+    const sigset_t signals = ending_signals();
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     if (const int status = Tail(*options).run(); status != kSuccess)
       throw CLI::RuntimeError(status);
   });

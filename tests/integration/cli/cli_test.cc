@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The program `ncclscope` as users run it, against an API server in this process.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/api/api_server.h"
+#include "tests/unit/export/snapshot_fixture.h"
+
+namespace ncclscope::agent {
+namespace {
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+};
+
+/// Runs `ncclscope <arguments>` through the shell; standard error goes to `out` too where asked
+/// for.
+Outcome run(const std::string& arguments, bool with_errors = false) {
+  const std::string command =
+      std::string(NCCLSCOPE_PROGRAM) + " " + arguments + (with_errors ? " 2>&1" : " 2>/dev/null");
+  Outcome outcome;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> part{};
+  for (std::size_t got; (got = std::fread(part.data(), 1, part.size(), pipe)) > 0;)
+    outcome.out.append(part.data(), got);
+  const int status = ::pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+class Cli : public ::testing::Test {
+ protected:
+  Cli() : tail_(1024) {
+    char name[] = "/tmp/ncclscope-test-XXXXXX";
+    directory_ = ::mkdtemp(name);
+    options_.socket = directory_ + "/api.sock";
+    balance();
+    publish();
+    auto server = start_api_server(options_, {&store_, &tail_, nullptr, nullptr});
+    EXPECT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(server).value();
+    agent_ = " --agent unix:" + options_.socket;
+  }
+  ~Cli() override {
+    tail_.close();
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void balance() {
+    for (JobSnapshot& job : snapshot_.jobs) {
+      for (ProcessSnapshot& p : job.processes) {
+        p.said_goodbye = false;
+        p.books.recorded = p.books.seen - p.books.open - p.books.dropped[0];
+        p.books.records_overwritten = p.records_lost = 3;
+        p.records_received = p.highest_index - p.records_before - p.records_lost;
+      }
+    }
+  }
+  void publish() { store_.publish(std::make_shared<const Snapshot>(snapshot_)); }
+
+  void append_operations(std::uint32_t count) {
+    TailSource source;
+    source.job_id = "4711";
+    source.uid = 1001;
+    source.comm = "00c0ffee12345678";
+    source.nranks = 4;
+    source.rank = 1;
+    const OperationTail::SourceId id = tail_.add_source(source);
+    std::vector<OperationTail::Entry> entries;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      wire::Operation o{};
+      o.function = static_cast<std::uint8_t>(model::Function::kAllGather);
+      o.datatype = static_cast<std::uint8_t>(model::DataType::kBfloat16);
+      o.flags = 1 | wire::operation_flags::kComplete;
+      o.root_or_peer = -1;
+      o.index = i;
+      o.count_plan = wire::pack_count_plan(1 << 20, 0);
+      o.api_time_ns = 5'000;
+      o.duration_enqueue = wire::pack_duration_enqueue(1'000'000, 2);
+      OperationTail::Entry& entry = entries.emplace_back();
+      entry.source = id;
+      entry.type = wire::RecordType::kOperation;
+      entry.record_index = i + 1;
+      std::memcpy(entry.bytes, &o, sizeof o);
+    }
+    tail_.append(entries);
+  }
+
+  std::string directory_, agent_;
+  ApiServerOptions options_;
+  Snapshot snapshot_ = golden_snapshot();
+  SnapshotStore store_;
+  OperationTail tail_;
+  std::unique_ptr<ApiServer> server_;
+};
+
+TEST_F(Cli, BooksBalanceIsTheExitStatus) {
+  const Outcome good = run("books" + agent_);
+  EXPECT_EQ(good.status, 0) << good.out;
+  EXPECT_NE(good.out.find("BALANCED"), std::string::npos);
+  EXPECT_NE(good.out.find("4 (no_operation_slot 1, overwritten 3)"), std::string::npos) << good.out;
+  ++snapshot_.jobs[0].processes[0].records_received;
+  publish();
+  const Outcome bad = run("books" + agent_);
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_NE(bad.out.find("1 of 4 processes do not balance"), std::string::npos) << bad.out;
+}
+
+TEST_F(Cli, BooksAsJson) {
+  const Outcome outcome = run("books --json --job 4711" + agent_);
+  EXPECT_EQ(outcome.status, 0);
+  const auto json = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(json.size(), 3u);
+  EXPECT_EQ(json[0]["node"], "nid001");
+  EXPECT_EQ(json[0]["pid"], 5001);
+  EXPECT_EQ(json[0]["balanced"], true);
+}
+
+TEST_F(Cli, AgentsThatAnswerAreShownAndTheOthersReported) {
+  const Outcome outcome = run("books --agent /nonexistent/api.sock" + agent_, true);
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_NE(outcome.out.find("/nonexistent/api.sock: cannot be reached: No such file"),
+            std::string::npos);
+  EXPECT_NE(outcome.out.find("5001"), std::string::npos) << "the other agent's books are missing";
+}
+
+TEST_F(Cli, AnAgentThatIsGoneIsReported) {
+  server_.reset();
+  for (const char* command : {"books", "tail --once", "top --once --interval 0.1"}) {
+    const Outcome outcome = run(command + agent_, true);
+    EXPECT_EQ(outcome.status, 3) << command;
+    EXPECT_NE(outcome.out.find(options_.socket), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("systemctl start ncclscope-agent"), std::string::npos)
+        << outcome.out;
+  }
+}
+
+TEST_F(Cli, TailOnceShowsHeldOperations) {
+  append_operations(3);
+  const Outcome text = run("tail --once" + agent_);
+  EXPECT_EQ(text.status, 0);
+  EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 3) << text.out;
+  EXPECT_NE(text.out.find("nid001  4711  00c0ffee12345678 r1  #2 AllGather  8 MiB bfloat16  1.00 "
+                          "ms  busbw 6.29 GB/s"),
+            std::string::npos)
+      << text.out;
+  EXPECT_EQ(run("tail --once --job 9999" + agent_).out, "");
+}
+
+TEST_F(Cli, TailAsJsonHasOneObjectPerLine) {
+  append_operations(2);
+  std::istringstream lines(run("tail --once --json" + agent_).out);
+  std::uint64_t index = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["node"], "nid001");
+    EXPECT_EQ(json["operation"]["index"], index++);
+    EXPECT_EQ(json["operation"]["collective"], "AllGather");
+  }
+  EXPECT_EQ(index, 2u);
+}
+
+TEST_F(Cli, TailFollowsUntilInterrupted) {
+  append_operations(1);
+  int out[2];
+  ASSERT_EQ(::pipe(out), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(out[1], STDOUT_FILENO);
+    ::close(out[0]);
+    ::close(out[1]);
+    const std::string address = "unix:" + options_.socket;
+    ::execl(NCCLSCOPE_PROGRAM, "ncclscope", "tail", "--agent", address.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ::close(out[1]);
+  FILE* lines = ::fdopen(out[0], "r");
+  std::array<char, 512> line{};
+  ASSERT_NE(std::fgets(line.data(), line.size(), lines), nullptr);
+  EXPECT_NE(std::strstr(line.data(), "#0 AllGather"), nullptr) << line.data();
+  append_operations(1);
+  ASSERT_NE(std::fgets(line.data(), line.size(), lines), nullptr) << "it does not follow";
+  ::kill(child, SIGINT);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  std::fclose(lines);
+}
+
+/// Publishes a snapshot every 50 ms in which rank 0 and 1 do ten more AllReduces.
+class CliTop : public Cli {
+ protected:
+  CliTop() {
+    working_ = std::thread([this] {
+      while (!done_) {
+        snapshot_.realtime_ns += 50'000'000;
+        CommunicatorSnapshot& world = snapshot_.jobs[0].communicators[0];
+        OperationSumsRow& row = world.sums[0];
+        row.operations_by_timing[1] += 20;
+        row.bytes_by_timing[1] += 20ull << 20;
+        row.timed_operations += 20;
+        row.bus_bytes += 20.0 * 1.5e6;
+        row.busy_seconds += 20 * 0.001;
+        for (RankSumsRow& rank : world.rank_sums) {
+          rank.operations += 10;
+          rank.seconds += rank.rank == 1 ? 0.005 : 0.015;
+        }
+        publish();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    });
+  }
+  ~CliTop() override {
+    done_ = true;
+    working_.join();
+  }
+
+ private:
+  std::atomic<bool> done_ = false;
+  std::thread working_;
+};
+
+TEST_F(CliTop, OnceAsJsonGivesRates) {
+  const Outcome outcome = run("top --once --json --interval 0.3" + agent_);
+  EXPECT_EQ(outcome.status, 0);
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["jobs"], 2);
+  ASSERT_EQ(json["rows"].size(), 1u) << outcome.out;
+  const auto& row = json["rows"][0];
+  EXPECT_EQ(row["job_id"], "4711");
+  EXPECT_EQ(row["comm_name"], "default_pg");
+  EXPECT_NEAR(row["operations_per_second_per_rank"].get<double>(), 200, 1e-6);
+  EXPECT_NEAR(row["busbw_bytes_per_second"].get<double>(), 1.5e9, 1);
+  EXPECT_EQ(row["slowest_rank"], 1);
+  EXPECT_NEAR(row["others_waited_seconds"].get<double>(), 0.001, 1e-9);
+}
+
+TEST_F(CliTop, OnceAsTextHasUnitsAndTheStalledRank) {
+  const Outcome outcome = run("top --once --interval 0.3" + agent_);
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.out.find("200/s"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("1.50 GB/s"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("r1 on nid001, +1.00 ms"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find('\x1B'), std::string::npos) << "no terminal codes into a pipe";
+}
+
+TEST(CliArguments, AreChecked) {
+  EXPECT_EQ(run("").status, 2);
+  EXPECT_EQ(run("nonsense").status, 2);
+  EXPECT_EQ(run("top --interval 0").status, 2);
+  EXPECT_EQ(run("tail --once --follow").status, 2);
+  const Outcome help = run("books --help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_NE(help.out.find("Exit status: 0 all books balance; 1 some do not"), std::string::npos);
+  EXPECT_TRUE(run("version").out.starts_with("ncclscope "));
+}
+
+}  // namespace
+}  // namespace ncclscope::agent
