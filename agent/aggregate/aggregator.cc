@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Records into sums. The hot path is operation(): slot -> row of the sums -> plan batch; the rest is bookkeeping
-// that happens when communicators and processes come and go. Snapshots are built in snapshot_builder.cc.
+// Records into sums. The hot path is operation(): slot -> row of the sums -> plan batch; the rest
+// is bookkeeping that happens when communicators and processes come and go. Snapshots are built in
+// snapshot_builder.cc.
 #include "agent/aggregate/aggregator.h"
 
 #include <algorithm>
@@ -17,8 +18,9 @@ namespace ncclscope::agent {
 namespace {
 
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
-constexpr std::uint64_t kMaxGpuTimeNs = std::uint64_t{1} << 63;  // start + duration cannot overflow below it
-constexpr std::uint32_t kMaxRanks = 1u << 24;                    // more is nonsense
+constexpr std::uint64_t kMaxGpuTimeNs = std::uint64_t{1}
+                                        << 63;  // start + duration cannot overflow below it
+constexpr std::uint32_t kMaxRanks = 1u << 24;   // more is nonsense
 constexpr std::size_t kMaxNetworkRows = 256;
 constexpr std::size_t kMaxClocks = 64;
 constexpr std::size_t kMaxNeighbours = 4096;
@@ -62,7 +64,8 @@ void Aggregator::for_each_rank(Visit&& visit) {
   }
 }
 
-// ---- sessions and jobs ---------------------------------------------------------------------------
+// ---- sessions and jobs
+// ---------------------------------------------------------------------------
 
 Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const SessionState& session) {
   const JobIdentity& who = identity.job;
@@ -162,7 +165,8 @@ void Aggregator::session_expired(SessionState& session) {
   std::erase_if(job.processes, [&](const auto& p) { return p.get() == process; });
 }
 
-// ---- communicators -------------------------------------------------------------------------------
+// ---- communicators
+// -------------------------------------------------------------------------------
 
 CommRank* Aggregator::slot(const SessionState& session, std::uint16_t communicator) {
   return session.process->slots.find(communicator);
@@ -322,7 +326,8 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
     communicator->hash_known = known;
     communicator->hash = init.hash;
   } else {
-    // Another living process says it is this very rank. It is not for us to say who lies: kept apart.
+    // Another living process says it is this very rank. It is not for us to say who lies: kept
+    // apart.
     ++identity_mismatches_;
     communicator = find_or_make_communicator(*process.job, local_name(process, session));
     if (communicator == nullptr || !enter(*communicator, rank)) return folded_rank(session);
@@ -371,8 +376,8 @@ void Aggregator::communicator_init(SessionState& session, const wire::Communicat
   }
   if (rank != nullptr && rank == process.folded.get()) return;
   if (rank != nullptr) {
-    const bool other_hash = hash_known(init) && rank->communicator->hash_known &&
-                            rank->communicator->hash != init.hash;
+    const bool other_hash =
+        hash_known(init) && rank->communicator->hash_known && rank->communicator->hash != init.hash;
     const bool other_time = init.init_time_ns != 0 && rank->init_time_ns != 0 &&
                             init.init_time_ns != rank->init_time_ns;
     if (other_hash || other_time) {
@@ -426,7 +431,8 @@ bool Aggregator::finalize(SessionState& session, const wire::CommunicatorFinaliz
   return true;
 }
 
-// ---- state ---------------------------------------------------------------------------------------
+// ---- state
+// ---------------------------------------------------------------------------------------
 
 void Aggregator::books(SessionState& session, const wire::Books& books) {
   SinkProcess& process = *session.process;
@@ -467,7 +473,8 @@ bool Aggregator::neighbours(SessionState& session, const wire::Neighbours& head,
   return true;
 }
 
-// ---- operations ----------------------------------------------------------------------------------
+// ---- operations
+// ----------------------------------------------------------------------------------
 
 void Aggregator::frame_begin(SessionState&, std::uint64_t send_time_ns) {
   now_ns_ = clock_.monotonic_ns();
@@ -495,12 +502,14 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   push_tail(rank->source, wire::RecordType::kOperation, &operation, index);
 
   Communicator& communicator = *rank->communicator;
-  const auto function = known_or_unknown<model::Function>(operation.function, model::kFunctionCount);
-  const auto datatype = known_or_unknown<model::DataType>(operation.datatype, model::kDataTypeCount);
+  const auto function =
+      known_or_unknown<model::Function>(operation.function, model::kFunctionCount);
+  const auto datatype =
+      known_or_unknown<model::DataType>(operation.datatype, model::kDataTypeCount);
   const auto algorithm = known_or_unknown<model::Algorithm>(operation.algorithm_protocol & 0xFu,
                                                             model::kAlgorithmCount);
-  const auto protocol = known_or_unknown<model::Protocol>(operation.algorithm_protocol >> 4u,
-                                                          model::kProtocolCount);
+  const auto protocol =
+      known_or_unknown<model::Protocol>(operation.algorithm_protocol >> 4u, model::kProtocolCount);
   const std::uint64_t bytes =
       model::message_bytes(function, wire::count_of(operation), datatype, communicator.nranks);
   const std::uint8_t size_class = size_class_of(bytes);
@@ -640,7 +649,8 @@ bool Aggregator::channel(SessionState& session, const wire::ChannelDetail& detai
   return true;
 }
 
-// ---- time ----------------------------------------------------------------------------------------
+// ---- time
+// ----------------------------------------------------------------------------------------
 
 void Aggregator::tick() {
   const std::uint64_t now = clock_.monotonic_ns();
@@ -688,8 +698,8 @@ void Aggregator::expire(std::uint64_t now) {
         ++it;
       }
     }
-    const bool only_folded =
-        communicators.empty() || (communicators.size() == 1 && communicators.begin()->second->folded);
+    const bool only_folded = communicators.empty() ||
+                             (communicators.size() == 1 && communicators.begin()->second->folded);
     if (job->second->processes.empty() && only_folded) {
       communicator_count_ -= communicators.size();
       job = jobs_.erase(job);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Turns records into sums: the owner of all live tables.
-//   Thread: reactor only; readers get snapshots.   Cost: O(1) per record, no allocation in steady state.
-//   Bounds: Limits. What exceeds them is folded into the communicator "other" (and counted), never dropped
+//   Thread: reactor only; readers get snapshots.   Cost: O(1) per record, no allocation in steady
+//   state. Bounds: Limits. What exceeds them is folded into the communicator "other" (and counted),
+//   never dropped
 //           silently; a session beyond the limit of jobs is refused.
 #pragma once
 
@@ -33,12 +34,13 @@ class Aggregator final : public RecordSink {
     std::string node;
     std::string agent_version;
     std::uint64_t agent_instance = 1;
-    std::uint64_t grace_ns = 300'000'000'000;   // how long what has ended is still shown
-    std::uint64_t vanish_ns = 3'000'000'000;    // how long a process may be away before it counts as vanished
-    std::uint64_t batch_age_ns = 500'000'000;   // after which a plan is taken as complete
+    std::uint64_t grace_ns = 300'000'000'000;  // how long what has ended is still shown
+    std::uint64_t vanish_ns =
+        3'000'000'000;  // how long a process may be away before it counts as vanished
+    std::uint64_t batch_age_ns = 500'000'000;  // after which a plan is taken as complete
     std::size_t max_jobs = 256;
-    std::size_t max_communicators = 4096;       // all jobs together
-    std::size_t max_pending_items = 262'144;    // operations waiting for the rest of their plan
+    std::size_t max_communicators = 4096;     // all jobs together
+    std::size_t max_pending_items = 262'144;  // operations waiting for the rest of their plan
   };
   Aggregator(const Clock& clock, JobResolver& resolver, GpuTable& gpus, OperationTail& tail,
              Options options);
@@ -66,8 +68,8 @@ class Aggregator final : public RecordSink {
   void frame_end(SessionState& session) override;
 
   // ---- the reactor's timers ---------------------------------------------------------------------
-  /// Flushes plans that are complete by age, marks vanished processes, frees what is past its grace time.
-  /// About every 250 ms.
+  /// Flushes plans that are complete by age, marks vanished processes, frees what is past its grace
+  /// time. About every 250 ms.
   void tick();
   /// Flushes all plans whatever their age (before the last snapshot).
   void flush_all();
@@ -120,8 +122,8 @@ class Aggregator final : public RecordSink {
   std::uint64_t jobs_refused_ = 0;
   std::uint64_t identity_mismatches_ = 0;
   std::uint64_t generation_ = 0;
-  std::uint64_t now_ns_ = 0;         // of the frame being handled
-  std::uint64_t send_time_ns_ = 0;   // of the frame being handled, on the sender's clock
+  std::uint64_t now_ns_ = 0;        // of the frame being handled
+  std::uint64_t send_time_ns_ = 0;  // of the frame being handled, on the sender's clock
   std::vector<OperationTail::Entry> tail_entries_;  // of the frame being handled
 };
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tells apart the operations of one plan (kernel launch) that ran together from those that ran one after another.
-// Items of a batch share their GPU stamps, so each shows the duration of the whole batch. An item's own time is
-// the batch's duration times its share of the batch's bus bytes: shares add up to the batch, so that
-// sum(bus bytes) / sum(time) is the bandwidth that the batch reached.
+// Tells apart the operations of one plan (kernel launch) that ran together from those that ran one
+// after another. Items of a batch share their GPU stamps, so each shows the duration of the whole
+// batch. An item's own time is the batch's duration times its share of the batch's bus bytes:
+// shares add up to the batch, so that sum(bus bytes) / sum(time) is the bandwidth that the batch
+// reached.
 //   Thread: reactor.   Memory: one inline item; more only while a plan has more than one.
 #pragma once
 
@@ -29,9 +30,9 @@ struct TimedItem {
 /// What becomes of an item.
 struct AttributedItem {
   TimedItem item;
-  double duration_ns = 0;   // attributed
-  bool fused = false;       // shared its time with others
-  bool rank_sums = false;   // may enter the per-rank sums: alone, or among Sends and Receives only
+  double duration_ns = 0;  // attributed
+  bool fused = false;      // shared its time with others
+  bool rank_sums = false;  // may enter the per-rank sums: alone, or among Sends and Receives only
 };
 
 class PlanBatch {
@@ -81,7 +82,8 @@ class PlanBatch {
       const auto whole = static_cast<double>(stop - more_[begin].start_ns);
       const bool fused = end - begin > 1;
       for (std::size_t i = begin; i < end; ++i) {
-        const double share = bus > 0 ? more_[i].bus_bytes / bus : 1.0 / static_cast<double>(end - begin);
+        const double share =
+            bus > 0 ? more_[i].bus_bytes / bus : 1.0 / static_cast<double>(end - begin);
         sink(AttributedItem{more_[i], whole * share, fused, !fused || p2p});
       }
       begin = end;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Relates one GPU's clock to the host's CLOCK_MONOTONIC, from operations alone. Let D = host - GPU. Then
+// Relates one GPU's clock to the host's CLOCK_MONOTONIC, from operations alone. Let D = host - GPU.
+// Then
 //   lower:  a kernel cannot start before the API call that asked for it:      D >= api - gpu_start
 //   upper:  a frame cannot be sent before the operations in it have stopped:  D <= send - gpu_stop
-// The lower bound is tight when some operation met an idle GPU (after each synchronisation of a step), the
-// upper one when some operation stopped just before its frame left. Clocks drift, so both bounds are loosened by
-// kDriftPpm of the time since they were seen. Nothing is estimated: a queue time is given only where both bounds
-// lead to nearly the same answer, else the operation counts as "queue time unknown".
+// The lower bound is tight when some operation met an idle GPU (after each synchronisation of a
+// step), the upper one when some operation stopped just before its frame left. Clocks drift, so
+// both bounds are loosened by kDriftPpm of the time since they were seen. Nothing is estimated: a
+// queue time is given only where both bounds lead to nearly the same answer, else the operation
+// counts as "queue time unknown".
 //   Thread: reactor.   Cost: some additions per operation.
 #pragma once
 
@@ -41,7 +43,8 @@ class GpuClock {
     }
   }
 
-  /// GPU start - enqueue in ns, not below 0. False when it is not known to 1 ms or a quarter of itself.
+  /// GPU start - enqueue in ns, not below 0. False when it is not known to 1 ms or a quarter of
+  /// itself.
   [[nodiscard]] bool queue_ns(std::uint64_t enqueue_ns, std::uint64_t gpu_start_ns,
                               std::int64_t& queue) const {
     if (lower_ == kNoLower || upper_ == kNoUpper) return false;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of a communicator's operations by (function, size class, algorithm, protocol), and duration histograms.
-//   Thread: reactor.   Cost: one table lookup per operation; memory grows with distinct keys only, and is bounded.
+// Sums of a communicator's operations by (function, size class, algorithm, protocol), and duration
+// histograms.
+//   Thread: reactor.   Cost: one table lookup per operation; memory grows with distinct keys only,
+//   and is bounded.
 #pragma once
 
 #include <array>
@@ -32,8 +34,8 @@ class OperationSums {
   static constexpr std::size_t kMaxRows = 512;
   using RowIndex = std::uint16_t;
 
-  /// The row of this key, made if new. When the table is full, algorithm and protocol are folded into "Unknown"
-  /// (and `folded` counts that); the rows for those always have room.
+  /// The row of this key, made if new. When the table is full, algorithm and protocol are folded
+  /// into "Unknown" (and `folded` counts that); the rows for those always have room.
   RowIndex find(model::Function function, std::uint8_t size_class, model::Algorithm algorithm,
                 model::Protocol protocol, std::uint64_t& folded);
   [[nodiscard]] OperationSumsRow& row(RowIndex i) { return rows_[i]; }

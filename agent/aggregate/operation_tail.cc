@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ring behind live tails. All state is guarded by one mutex; the writer takes it once per frame.
+// The ring behind live tails. All state is guarded by one mutex; the writer takes it once per
+// frame.
 #include "agent/aggregate/operation_tail.h"
 
 #include <algorithm>
@@ -8,8 +9,7 @@
 
 namespace ncclscope::agent {
 
-OperationTail::OperationTail(std::size_t capacity)
-    : capacity_(std::max<std::size_t>(capacity, 1)) {
+OperationTail::OperationTail(std::size_t capacity) : capacity_(std::max<std::size_t>(capacity, 1)) {
   ring_.reserve(capacity_);  // address space only: pages come as they are written
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The newest operation, network and channel records as they arrived, for live tails and `record`.
-// A fixed ring: writing never waits for readers; a reader that is too slow skips and knows how many.
+// A fixed ring: writing never waits for readers; a reader that is too slow skips and knows how
+// many.
 //   Thread: one writer (the reactor) that locks once per frame; any number of readers.
-//   Memory: capacity x 80 bytes, plus one TailSource per communicator and rank that is still referred to.
+//   Memory: capacity x 80 bytes, plus one TailSource per communicator and rank that is still
+//   referred to.
 #pragma once
 
 #include <chrono>
@@ -25,16 +27,17 @@ namespace ncclscope::agent {
 struct TailSource {
   std::string job_id;
   std::string cluster;
-  std::int64_t uid = -1;                // owner of the process as proved by the kernel, -1 = unknown
-  std::string comm;                     // as in CommunicatorSnapshot; empty for foreign (PXN) work
+  std::int64_t uid = -1;  // owner of the process as proved by the kernel, -1 = unknown
+  std::string comm;       // as in CommunicatorSnapshot; empty for foreign (PXN) work
   bool hash_known = true;
-  std::uint32_t nranks = 0;             // 0 = unknown
+  std::uint32_t nranks = 0;  // 0 = unknown
   std::int32_t rank = -1;
   std::int32_t gpu = -1;
   std::int64_t pid = 0;
   std::uint64_t session_id = 0;
   std::uint16_t communicator_id = 0;
-  std::int64_t realtime_offset_ns = 0;  // add to CLOCK_MONOTONIC times of the record: time since the epoch
+  std::int64_t realtime_offset_ns =
+      0;  // add to CLOCK_MONOTONIC times of the record: time since the epoch
 };
 
 /// One record as it came over the wire, and whose it is.
@@ -74,13 +77,14 @@ class OperationTail {
   [[nodiscard]] std::uint64_t begin() const;
 
   struct ReadResult {
-    std::uint64_t next = 0;     // where to read on
-    std::uint64_t skipped = 0;  // records between `from` and the first one delivered that were overwritten
+    std::uint64_t next = 0;  // where to read on
+    std::uint64_t skipped =
+        0;  // records between `from` and the first one delivered that were overwritten
   };
   /// Appends up to `max` records from sequence number `from` on to `out`. Does not wait.
   ReadResult read(std::uint64_t from, std::size_t max, std::vector<TailRecord>& out) const;
-  /// Waits until a record with sequence number >= `from` exists, the tail is closed, or the time is over.
-  /// True when such a record exists.
+  /// Waits until a record with sequence number >= `from` exists, the tail is closed, or the time is
+  /// over. True when such a record exists.
   bool wait(std::uint64_t from, std::chrono::milliseconds timeout) const;
   [[nodiscard]] bool closed() const;
 
@@ -112,7 +116,7 @@ class OperationTail {
   mutable std::uint32_t waiters_ = 0;
   bool closed_ = false;
   std::size_t capacity_;
-  std::vector<Entry> ring_;   // grows to capacity_, then wraps
+  std::vector<Entry> ring_;  // grows to capacity_, then wraps
   std::uint64_t end_ = 0;
   std::vector<Source> sources_;
   std::vector<SourceId> free_sources_;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds a session's ranks by communicator id. Plugins count ids up to 65,534 and begin again, so the ids in use
-// are few and anywhere: an open-addressing table whose size follows the number in use.
-//   Thread: reactor.   Cost: one probe for consecutive ids.   Memory: 16 bytes x 2..4 per id in use.
+// Finds a session's ranks by communicator id. Plugins count ids up to 65,534 and begin again, so
+// the ids in use are few and anywhere: an open-addressing table whose size follows the number in
+// use.
+//   Thread: reactor.   Cost: one probe for consecutive ids.   Memory: 16 bytes x 2..4 per id in
+//   use.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies the live tables into a snapshot. Runs on the reactor about once a second; readers never see live tables.
+// Copies the live tables into a snapshot. Runs on the reactor about once a second; readers never
+// see live tables.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -75,9 +76,10 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
   std::sort(out.ranks.begin(), out.ranks.end(), [](const RankSnapshot& a, const RankSnapshot& b) {
     return std::tie(a.rank, a.pid, a.communicator_id) < std::tie(b.rank, b.pid, b.communicator_id);
   });
-  std::sort(out.rank_sums.begin(), out.rank_sums.end(), [](const RankSumsRow& a, const RankSumsRow& b) {
-    return std::tie(a.rank, a.gpu, a.function) < std::tie(b.rank, b.gpu, b.function);
-  });
+  std::sort(out.rank_sums.begin(), out.rank_sums.end(),
+            [](const RankSumsRow& a, const RankSumsRow& b) {
+              return std::tie(a.rank, a.gpu, a.function) < std::tie(b.rank, b.gpu, b.function);
+            });
 }
 
 void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hands the newest snapshot from the reactor (the only writer) to any number of reader threads.
-//   Thread: publish() on the reactor; get() anywhere. A reader keeps what it took as long as it likes.
-//   Cost:   get() is a lock of a few nanoseconds and one reference count; it never waits for a build.
+//   Thread: publish() on the reactor; get() anywhere. A reader keeps what it took as long as it
+//   likes. Cost:   get() is a lock of a few nanoseconds and one reference count; it never waits for
+//   a build.
 #pragma once
 
 #include <mutex>

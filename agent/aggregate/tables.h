@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The live tables behind a snapshot: job -> communicator -> rank, and job -> process. Private to the aggregator.
+// The live tables behind a snapshot: job -> communicator -> rank, and job -> process. Private to
+// the aggregator.
 //   Thread:    reactor.
-//   Ownership: a job owns its communicators and processes; a communicator owns its ranks. A process points at its
+//   Ownership: a job owns its communicators and processes; a communicator owns its ranks. A process
+//   points at its
 //              ranks through slots (by the session's communicator id), a rank back at its process.
-//   Life:      counters belong to (job, communicator, rank), so they survive reconnects and new processes;
+//   Life:      counters belong to (job, communicator, rank), so they survive reconnects and new
+//   processes;
 //              what has ended stays for the grace time.
 #pragma once
 
@@ -41,9 +44,9 @@ struct CommRank {
   static constexpr OperationTail::SourceId kNoSource = ~OperationTail::SourceId{0};
 
   Communicator* communicator = nullptr;
-  SinkProcess* process = nullptr;       // null once the session is forgotten
-  GpuClock* clock = nullptr;            // of its GPU, owned by the process; null with it
-  std::uint16_t id = 0;                 // in the session
+  SinkProcess* process = nullptr;  // null once the session is forgotten
+  GpuClock* clock = nullptr;       // of its GPU, owned by the process; null with it
+  std::uint16_t id = 0;            // in the session
   std::uint64_t session_id = 0;
   std::int64_t pid = 0;
   std::int32_t rank = -1;
@@ -51,7 +54,7 @@ struct CommRank {
   std::string gpu_uuid, pci_bus_id;
   std::string global_rank, local_rank;
   RankState state = RankState::kRunning;
-  std::uint64_t ended_ns = 0;           // since when it is not running
+  std::uint64_t ended_ns = 0;  // since when it is not running
   std::uint64_t init_time_ns = 0;
   bool has_progress = false;
   wire::Progress progress{};
@@ -65,10 +68,10 @@ struct CommRank {
 
 struct Communicator {
   Job* job = nullptr;
-  std::string comm;                     // key in the job
+  std::string comm;  // key in the job
   std::uint64_t hash = 0;
   bool hash_known = false;
-  bool folded = false;                  // "other"
+  bool folded = false;  // "other"
   std::string name;
   std::uint32_t nranks = 0, nnodes = 0;
   OperationSums sums;
@@ -91,16 +94,16 @@ class SinkProcess {
   std::string plugin_version;
   std::string global_rank, local_rank;
   std::int32_t local_index = -1;
-  GpuRef gpu;                           // of its first communicator
+  GpuRef gpu;  // of its first communicator
   bool several_gpus = false;
-  SlotTable slots;                      // by communicator id
-  std::unique_ptr<CommRank> folded;     // shared by communicators beyond the limits
+  SlotTable slots;                   // by communicator id
+  std::unique_ptr<CommRank> folded;  // shared by communicators beyond the limits
   std::vector<std::pair<GpuRef, std::unique_ptr<GpuClock>>> clocks;
   std::uint64_t communicators_made = 0;
   bool books_seen = false;
   wire::Books books{};
   std::uint64_t books_at_ns = 0;
-  bool gone = false;                    // its ranks have been marked as ended
+  bool gone = false;                                     // its ranks have been marked as ended
   OperationTail::SourceId source = CommRank::kNoSource;  // for work done for other processes
 };
 
@@ -112,7 +115,7 @@ struct Job {
   DurationTable durations;
   std::vector<NetworkSums> network;
   std::array<std::uint64_t, wire::kUntimedReasonCount> unobserved{};
-  std::uint64_t lost_records = 0;       // of processes that are forgotten
+  std::uint64_t lost_records = 0;  // of processes that are forgotten
 };
 
 }  // namespace ncclscope::agent

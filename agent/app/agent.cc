@@ -71,7 +71,9 @@ Aggregator::Options aggregator_options(const Config& config, std::uint64_t insta
 
 }  // namespace
 
-const char* agent_version() { return NCCLSCOPE_VERSION; }
+const char* agent_version() {
+  return NCCLSCOPE_VERSION;
+}
 
 struct Agent::Parts {
   Parts(const Config& c, const Clock& k, std::uint64_t instance)
@@ -113,7 +115,8 @@ struct Agent::Parts {
   bool stopping = false;
 };
 
-/// On the reactor: nothing new comes in, what is queued is taken, and senders learn what was counted.
+/// On the reactor: nothing new comes in, what is queued is taken, and senders learn what was
+/// counted.
 void Agent::Parts::shut_down() {
   if (std::exchange(stopping, true)) return;
   notify_service_manager("STOPPING=1");
@@ -190,7 +193,8 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
   if (!listener.ok()) return listener.status();
   p.listener = std::move(listener).value();
 
-  if (Status s = p.reactor->add_timer(std::chrono::milliseconds(250), [&p] { p.tick(); }); !s.ok()) {
+  if (Status s = p.reactor->add_timer(std::chrono::milliseconds(250), [&p] { p.tick(); });
+      !s.ok()) {
     return s;
   }
   if (Status s = p.reactor->add_timer(
@@ -259,17 +263,29 @@ Status Agent::start_servers() {
   return {};
 }
 
-void Agent::run() { parts_->reactor->run(); }
+void Agent::run() {
+  parts_->reactor->run();
+}
 void Agent::stop() {
   Parts& p = *parts_;
   p.reactor->post([&p] { p.shut_down(); });
 }
 
-const std::string& Agent::http_address() const { return parts_->http_address; }
-const SnapshotStore& Agent::snapshots() const { return parts_->store; }
-const OperationTail& Agent::tail() const { return parts_->tail; }
-IngestGateway& Agent::gateway() { return *parts_->gateway; }
-DetailControl& Agent::detail() { return *parts_->gateway; }
+const std::string& Agent::http_address() const {
+  return parts_->http_address;
+}
+const SnapshotStore& Agent::snapshots() const {
+  return parts_->store;
+}
+const OperationTail& Agent::tail() const {
+  return parts_->tail;
+}
+IngestGateway& Agent::gateway() {
+  return *parts_->gateway;
+}
+DetailControl& Agent::detail() {
+  return *parts_->gateway;
+}
 void Agent::publish_now() {
   Parts& p = *parts_;
   p.reactor->call([&p] { p.publish(); });

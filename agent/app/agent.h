@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Puts the parts together. No logic of its own beyond starting, ticking and stopping them.
-//   Thread: create(), run() and the destructor on one thread (the reactor); stop(), reload() and the readers
+//   Thread: create(), run() and the destructor on one thread (the reactor); stop(), reload() and
+//   the readers
 //           (snapshots, tail, gateway) on any.
 #pragma once
 
@@ -30,12 +31,13 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  /// SIGTERM and SIGINT stop the agent; SIGHUP calls `reload_config`. Before other threads are started.
+  /// SIGTERM and SIGINT stop the agent; SIGHUP calls `reload_config`. Before other threads are
+  /// started.
   Status handle_signals(std::function<Result<Config>()> reload_config);
   /// Starts HTTP and the API, writes the ready file and says that the agent is ready.
   Status start_servers();
-  /// Serves until stop(). Then takes what is queued (at most a second), acknowledges it, publishes the last
-  /// snapshot and removes the sockets.
+  /// Serves until stop(). Then takes what is queued (at most a second), acknowledges it, publishes
+  /// the last snapshot and removes the sockets.
   void run();
   void stop();
 

@@ -56,10 +56,11 @@ const ConfigKey* find_key(std::string_view name) {
   return it == kKeys.end() ? nullptr : &*it;
 }
 
-Status set_number(Config& config, const ConfigKey& key, std::uint64_t value, const std::string& origin) {
+Status set_number(Config& config, const ConfigKey& key, std::uint64_t value,
+                  const std::string& origin) {
   if (value < key.minimum || value > key.maximum) {
-    return Status::invalid(concat(key.name, " = ", value, " (", origin, ") is out of range: ",
-                                  key.minimum, " to ", key.maximum));
+    return Status::invalid(concat(key.name, " = ", value, " (", origin,
+                                  ") is out of range: ", key.minimum, " to ", key.maximum));
   }
   config.*std::get<std::uint64_t Config::*>(key.member) = value;
   return {};
@@ -68,7 +69,7 @@ Status set_number(Config& config, const ConfigKey& key, std::uint64_t value, con
 Status set_text(Config& config, const ConfigKey& key, const std::string& text,
                 const std::string& origin) {
   if (const auto* member = std::get_if<std::string Config::*>(&key.member)) {
-    config.**member = text;
+    config.** member = text;
     return {};
   }
   std::uint64_t value = 0;
@@ -104,7 +105,8 @@ Status read_file(Config& config, const std::string& path) {
     } else {
       const auto value = node.value_exact<std::int64_t>();
       if (!value || *value < 0) {
-        return Status::invalid(concat(origin, ": ", known->name, " must be a whole number, not negative"));
+        return Status::invalid(
+            concat(origin, ": ", known->name, " must be a whole number, not negative"));
       }
       status = set_number(config, *known, static_cast<std::uint64_t>(*value), origin);
     }
@@ -123,7 +125,8 @@ Status check(const Config& config) {
     }
   }
   constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un
-  for (const auto& [name, path] : {std::pair("socket", config.socket), {"api_socket", config.api_socket}}) {
+  for (const auto& [name, path] :
+       {std::pair("socket", config.socket), {"api_socket", config.api_socket}}) {
     if (path.size() > kMaxSocketPath) {
       return Status::invalid(concat(name, " = '", path, "' has ", path.size(),
                                     " bytes; a Unix socket's path has at most ", kMaxSocketPath));
@@ -138,7 +141,9 @@ Status check(const Config& config) {
 
 }  // namespace
 
-std::span<const ConfigKey> config_keys() { return kKeys; }
+std::span<const ConfigKey> config_keys() {
+  return kKeys;
+}
 
 Result<Config> load_config(const ConfigSources& sources) {
   const auto environment = [&](const std::string& name) -> std::optional<std::string> {
@@ -155,7 +160,8 @@ Result<Config> load_config(const ConfigSources& sources) {
     if (Status s = read_file(config, file); !s.ok()) return s;
   }
   for (const ConfigKey& key : kKeys) {
-    // Only known names are looked at: in Kubernetes a Service called ncclscope-agent adds variables of its own.
+    // Only known names are looked at: in Kubernetes a Service called ncclscope-agent adds variables
+    // of its own.
     std::string name = "NCCLSCOPE_AGENT_";
     for (const char* c = key.name; *c != '\0'; ++c) {
       name += *c >= 'a' && *c <= 'z' ? static_cast<char>(*c - 'a' + 'A') : *c;
@@ -176,7 +182,8 @@ Result<Config> load_config(const ConfigSources& sources) {
 std::string to_toml(const Config& config) {
   std::string out;
   for (const ConfigKey& key : kKeys) {
-    out += concat("# ", key.help, key.reloadable ? " (SIGHUP applies it)" : "", "\n", key.name, " = ");
+    out +=
+        concat("# ", key.help, key.reloadable ? " (SIGHUP applies it)" : "", "\n", key.name, " = ");
     if (const auto* member = std::get_if<std::string Config::*>(&key.member)) {
       out += '"';
       for (const char c : config.**member) {
@@ -208,12 +215,15 @@ Result<HostPort> parse_host_port(std::string_view text) {
   bool good = colon != std::string_view::npos && colon > 0;
   if (good) {
     std::string_view host = text.substr(0, colon);
-    if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-    else good = host.find(':') == std::string_view::npos;
+    if (host.front() == '[' && host.back() == ']')
+      host = host.substr(1, host.size() - 2);
+    else
+      good = host.find(':') == std::string_view::npos;
     out.host = std::string(host);
     const std::string_view digits = text.substr(colon + 1);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-    good = good && !digits.empty() && error == std::errc() && end == digits.data() + digits.size() &&
+    good = good && !digits.empty() && error == std::errc() &&
+           end == digits.data() + digits.size() &&
            port <= std::numeric_limits<std::uint16_t>::max() && !out.host.empty();
   }
   if (!good) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The agent's settings and where they come from: default < file (TOML) < environment (NCCLSCOPE_AGENT_<KEY>) < flag
-// (--<key> with dashes). One table declares every key, so that all four sources and --print-config agree.
+// The agent's settings and where they come from: default < file (TOML) < environment
+// (NCCLSCOPE_AGENT_<KEY>) < flag
+// (--<key> with dashes). One table declares every key, so that all four sources and --print-config
+// agree.
 #pragma once
 
 #include <cstdint>
@@ -51,12 +53,14 @@ struct ConfigKey {
 /// Where settings come from besides the defaults.
 struct ConfigSources {
   std::map<std::string, std::string> flags;  // by key name
-  std::string file;                          // --config; empty: NCCLSCOPE_AGENT_CONFIG, else kDefaultFile if it exists
-  std::function<std::optional<std::string>(const std::string&)> environment;  // empty: the process's own
+  std::string file;  // --config; empty: NCCLSCOPE_AGENT_CONFIG, else kDefaultFile if it exists
+  std::function<std::optional<std::string>(const std::string&)>
+      environment;  // empty: the process's own
 };
 inline constexpr const char* kDefaultConfigFile = "/etc/ncclscope/agent.toml";
 
-/// Reads and checks everything. Errors name the key, its value and its source, for files with the line.
+/// Reads and checks everything. Errors name the key, its value and its source, for files with the
+/// line.
 [[nodiscard]] Result<Config> load_config(const ConfigSources& sources);
 
 /// The settings as a TOML file.

@@ -15,8 +15,10 @@ namespace ncclscope::agent {
 std::optional<CommandLine> parse_command_line(int argc, char** argv, int& exit_code) {
   CommandLine out;
   CLI::App app(
-      "Collects NCCL operations from the profiler plugins of this node and serves Prometheus metrics and an API.\n"
-      "Each setting can come from a flag, from NCCLSCOPE_AGENT_<NAME>, or from the file; the first one wins.",
+      "Collects NCCL operations from the profiler plugins of this node and serves Prometheus "
+      "metrics and an API.\n"
+      "Each setting can come from a flag, from NCCLSCOPE_AGENT_<NAME>, or from the file; the first "
+      "one wins.",
       "ncclscope-agent");
   app.set_version_flag("--version", std::string("ncclscope-agent ") + agent_version());
   app.add_option("--config", out.sources.file,
@@ -29,7 +31,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv, int& exit_c
     std::string flag = std::string("--") + key.name;
     std::replace(flag.begin(), flag.end(), '_', '-');
     app.add_option_function<std::string>(
-        flag, [&out, name = std::string(key.name)](const std::string& value) { out.sources.flags[name] = value; },
+        flag,
+        [&out, name = std::string(key.name)](const std::string& value) {
+          out.sources.flags[name] = value;
+        },
         key.help);
   }
   try {

@@ -45,7 +45,8 @@ int main(int argc, char** argv) {
   Result<std::unique_ptr<Agent>> agent = Agent::create(config.value(), clock);
   if (!agent.ok()) return fail(agent.status(), 1);
   // Before the servers start their threads: those must inherit the blocked signals.
-  if (Status s = agent.value()->handle_signals([&] { return load_config(command->sources); }); !s.ok()) {
+  if (Status s = agent.value()->handle_signals([&] { return load_config(command->sources); });
+      !s.ok()) {
     return fail(s, 1);
   }
   if (Status s = agent.value()->start_servers(); !s.ok()) return fail(s, 1);

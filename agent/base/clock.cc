@@ -17,6 +17,8 @@ std::int64_t read(clockid_t id) {
 std::uint64_t SystemClock::monotonic_ns() const {
   return static_cast<std::uint64_t>(read(CLOCK_MONOTONIC));
 }
-std::int64_t SystemClock::realtime_ns() const { return read(CLOCK_REALTIME); }
+std::int64_t SystemClock::realtime_ns() const {
+  return read(CLOCK_REALTIME);
+}
 
 }  // namespace ncclscope::agent

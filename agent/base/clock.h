@@ -11,8 +11,9 @@ namespace ncclscope::agent {
 class Clock {
  public:
   virtual ~Clock() = default;
-  [[nodiscard]] virtual std::uint64_t monotonic_ns() const = 0;  // CLOCK_MONOTONIC, as plugins use it
-  [[nodiscard]] virtual std::int64_t realtime_ns() const = 0;    // since the Unix epoch
+  [[nodiscard]] virtual std::uint64_t monotonic_ns()
+      const = 0;                                               // CLOCK_MONOTONIC, as plugins use it
+  [[nodiscard]] virtual std::int64_t realtime_ns() const = 0;  // since the Unix epoch
 };
 
 /// The kernel's clocks. Thread-safe.

@@ -15,8 +15,8 @@ constexpr std::string_view kNames[] = {"debug", "info", "warning", "error", "off
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto made = std::make_shared<spdlog::logger>(
-        "ncclscope-agent", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>("ncclscope-agent",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
     made->flush_on(spdlog::level::info);
     return made;
@@ -26,11 +26,16 @@ spdlog::logger& logger() {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
-    case LogLevel::kOff: break;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      break;
   }
   return spdlog::level::off;
 }
@@ -45,10 +50,16 @@ Result<LogLevel> parse_log_level(std::string_view text) {
       concat("log level '", text, "' is unknown: use debug, info, warning, error or off"));
 }
 
-std::string_view name(LogLevel level) { return kNames[static_cast<std::size_t>(level)]; }
+std::string_view name(LogLevel level) {
+  return kNames[static_cast<std::size_t>(level)];
+}
 
-void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
-bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
+void set_log_level(LogLevel level) {
+  logger().set_level(to_spdlog(level));
+}
+bool log_enabled(LogLevel level) {
+  return logger().should_log(to_spdlog(level));
+}
 void log(LogLevel level, std::string_view message) {
   logger().log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Logging: one line per message on standard error. Only log.cc knows the library behind it.
-//   Thread: any.   Rule: nothing that a peer can cause at will is logged except through a LogLimiter,
-//   and text that a peer chose goes through printable().
+//   Thread: any.   Rule: nothing that a peer can cause at will is logged except through a
+//   LogLimiter, and text that a peer chose goes through printable().
 #pragma once
 
 #include <atomic>
@@ -23,10 +23,18 @@ enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError, kOff };
 void set_log_level(LogLevel level);
 [[nodiscard]] bool log_enabled(LogLevel level);
 void log(LogLevel level, std::string_view message);
-inline void log_debug(std::string_view message) { log(LogLevel::kDebug, message); }
-inline void log_info(std::string_view message) { log(LogLevel::kInfo, message); }
-inline void log_warning(std::string_view message) { log(LogLevel::kWarning, message); }
-inline void log_error(std::string_view message) { log(LogLevel::kError, message); }
+inline void log_debug(std::string_view message) {
+  log(LogLevel::kDebug, message);
+}
+inline void log_info(std::string_view message) {
+  log(LogLevel::kInfo, message);
+}
+inline void log_warning(std::string_view message) {
+  log(LogLevel::kWarning, message);
+}
+inline void log_error(std::string_view message) {
+  log(LogLevel::kError, message);
+}
 
 /// Lets `burst` messages of one site through per `period`, and counts the others.
 class LogLimiter {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// epoll loop. Watches that are removed while a batch of events is handled live on until the batch is done,
-// because the batch may still hold pointers to them.
+// epoll loop. Watches that are removed while a batch of events is handled live on until the batch
+// is done, because the batch may still hold pointers to them.
 #include "agent/base/reactor.h"
 
 #include <sys/epoll.h>
@@ -34,7 +34,9 @@ Result<std::unique_ptr<Reactor>> Reactor::create() {
   return reactor;
 }
 
-Reactor::~Reactor() { finish(); }
+Reactor::~Reactor() {
+  finish();
+}
 
 Status Reactor::add(int fd, std::uint32_t events, IoHandler handler) {
   auto watch = std::make_unique<Watch>();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One thread that waits for descriptors, timers and closures from other threads, and runs their handlers.
-//   Thread: all but post(), call() and stop() belong to the thread that runs run(), or to the time before it.
-//   Order:  handlers run one after another; a handler may add and remove anything, itself included.
+// One thread that waits for descriptors, timers and closures from other threads, and runs their
+// handlers.
+//   Thread: all but post(), call() and stop() belong to the thread that runs run(), or to the time
+//   before it. Order:  handlers run one after another; a handler may add and remove anything,
+//   itself included.
 #pragma once
 
 #include <chrono>
@@ -29,8 +31,8 @@ class Reactor {
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
 
-  /// Calls `handler` while `fd` has one of `events` (level-triggered). The caller keeps owning `fd` and
-  /// removes it before closing it.
+  /// Calls `handler` while `fd` has one of `events` (level-triggered). The caller keeps owning `fd`
+  /// and removes it before closing it.
   Status add(int fd, std::uint32_t events, IoHandler handler);
   void remove(int fd);
 

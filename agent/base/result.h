@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors as values: Status (what went wrong, for people and for code) and Result<T> (a value or a Status).
-// Messages name the thing, the value, and what would be right. Neither type throws on its own.
+// Errors as values: Status (what went wrong, for people and for code) and Result<T> (a value or a
+// Status). Messages name the thing, the value, and what would be right. Neither type throws on its
+// own.
 #pragma once
 
 #include <cassert>
@@ -19,8 +20,8 @@ enum class ErrorCode : std::uint8_t {
   kOk,
   kInvalidArgument,  // the caller or the user gave something wrong
   kNotFound,
-  kInUse,            // somebody else holds it
-  kSystem,           // a system call failed
+  kInUse,   // somebody else holds it
+  kSystem,  // a system call failed
 };
 
 class [[nodiscard]] Status {
@@ -51,8 +52,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {   // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     assert(!status_.ok());
   }
   [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
@@ -69,9 +70,11 @@ class [[nodiscard]] Result {
 
 /// Joins strings and whole numbers: concat("pid ", 7, " of uid ", 0).
 namespace internal {
-inline void append(std::string& out, std::string_view s) { out += s; }
+inline void append(std::string& out, std::string_view s) {
+  out += s;
+}
 template <typename Number>
-  requires std::is_integral_v<Number>
+requires std::is_integral_v<Number>
 void append(std::string& out, Number n) {
   out += std::to_string(n);
 }

@@ -42,7 +42,9 @@ Result<std::unique_ptr<Signals>> Signals::create(Reactor& reactor,
   return made;
 }
 
-Signals::~Signals() { reactor_.remove(fd_.get()); }
+Signals::~Signals() {
+  reactor_.remove(fd_.get());
+}
 
 void notify_service_manager(const char* state) {
   const char* path = std::getenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe): nobody sets it

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Turns signals into reactor events. Construct before any other thread starts: it blocks them for all threads.
+// Turns signals into reactor events. Construct before any other thread starts: it blocks them for
+// all threads.
 #pragma once
 
 #include <functional>
@@ -13,8 +14,10 @@ namespace ncclscope::agent {
 
 class Signals {
  public:
-  /// Blocks `signals` in the calling thread (threads started later inherit that) and reports them on the reactor.
-  static Result<std::unique_ptr<Signals>> create(Reactor& reactor, std::initializer_list<int> signals,
+  /// Blocks `signals` in the calling thread (threads started later inherit that) and reports them
+  /// on the reactor.
+  static Result<std::unique_ptr<Signals>> create(Reactor& reactor,
+                                                 std::initializer_list<int> signals,
                                                  std::function<void(int)> handler);
   ~Signals();
   Signals(const Signals&) = delete;
@@ -26,7 +29,8 @@ class Signals {
   ScopedFd fd_;
 };
 
-/// Tells systemd "READY=1", "STOPPING=1", ... through $NOTIFY_SOCKET; does nothing where that is not set.
+/// Tells systemd "READY=1", "STOPPING=1", ... through $NOTIFY_SOCKET; does nothing where that is
+/// not set.
 void notify_service_manager(const char* state);
 
 }  // namespace ncclscope::agent

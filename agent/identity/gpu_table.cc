@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PCI bus ids of GPUs from sysfs, and the order among those that sysfs does not show (containers, tests).
+// PCI bus ids of GPUs from sysfs, and the order among those that sysfs does not show (containers,
+// tests).
 #include "agent/identity/gpu_table.h"
 
 #include <algorithm>
@@ -33,8 +34,9 @@ std::string normal_pci_bus_id(std::string_view text) {
   const std::size_t colon = s.find(':');
   if (colon == 8 && s.compare(0, 4, "0000") == 0) s.erase(0, 4);
   const std::string_view v = s;
-  const bool good = v.size() == 12 && v[4] == ':' && v[7] == ':' && v[10] == '.' && is_hex(v.substr(0, 4)) &&
-                    is_hex(v.substr(5, 2)) && is_hex(v.substr(8, 2)) && is_hex(v.substr(11, 1));
+  const bool good = v.size() == 12 && v[4] == ':' && v[7] == ':' && v[10] == '.' &&
+                    is_hex(v.substr(0, 4)) && is_hex(v.substr(5, 2)) && is_hex(v.substr(8, 2)) &&
+                    is_hex(v.substr(11, 1));
   return good ? s : std::string();
 }
 
@@ -68,8 +70,9 @@ GpuRef GpuTable::find(std::string_view pci_bus_id, std::int32_t local_index,
     it = entries_.end() - 1;
     order_.resize(entries_.size());
     for (std::size_t i = listed_; i < entries_.size(); ++i) {
-      const auto smaller = std::count_if(entries_.begin() + static_cast<std::ptrdiff_t>(listed_), entries_.end(),
-                                         [&](const std::string& other) { return other < entries_[i]; });
+      const auto smaller =
+          std::count_if(entries_.begin() + static_cast<std::ptrdiff_t>(listed_), entries_.end(),
+                        [&](const std::string& other) { return other < entries_[i]; });
       order_[i] = static_cast<std::int32_t>(listed_) + static_cast<std::int32_t>(smaller);
     }
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Numbers the node's GPUs in PCI bus order, as nvidia-smi and dcgm-exporter do.
-//   Thread: reactor.   Reads sysfs once; hostile bus ids can take at most kMaxUnlisted further places.
+//   Thread: reactor.   Reads sysfs once; hostile bus ids can take at most kMaxUnlisted further
+//   places.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace ncclscope::agent {
 
-/// A GPU as far as a process told us. Resolve with GpuTable::index when it is shown: the order of GPUs that
-/// sysfs does not list can still change while ranks arrive.
+/// A GPU as far as a process told us. Resolve with GpuTable::index when it is shown: the order of
+/// GPUs that sysfs does not list can still change while ranks arrive.
 struct GpuRef {
   std::int32_t entry = -1;     // in the table, -1 = no bus id
   std::int32_t fallback = -1;  // index to use without bus id, -1 = unknown
@@ -26,7 +27,8 @@ class GpuTable {
   /// Lists NVIDIA display and 3D controllers below `sysfs_root`/bus/pci/devices.
   explicit GpuTable(const std::string& sysfs_root = "/sys");
 
-  /// @param pci_bus_id  as the process gave it; any case, domain of 4 or 8 digits; may be empty or nonsense
+  /// @param pci_bus_id  as the process gave it; any case, domain of 4 or 8 digits; may be empty or
+  /// nonsense
   /// @param local_index local rank, -1 = unknown; taken when there is no bus id
   /// @param cuda_device ordinal in the process, -1 = unknown; taken when there is no local rank
   [[nodiscard]] GpuRef find(std::string_view pci_bus_id, std::int32_t local_index,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who a job is, and a process's place in it. Plain values; strings are label values, sanitised and bounded.
+// Who a job is, and a process's place in it. Plain values; strings are label values, sanitised and
+// bounded.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ struct JobIdentity {
   std::uint32_t run = 0;
   std::string kubernetes_namespace, pod;
   std::string identity_source;  // "cgroup", "claimed", "unknown"
-  std::int64_t uid = -1;        // owner as the kernel says; -1: not proved. Decides who may see the job
+  std::int64_t uid = -1;  // owner as the kernel says; -1: not proved. Decides who may see the job
 };
 
 /// A process: its job and its place there.

@@ -51,7 +51,8 @@ std::string_view without_replica_suffix(std::string_view pod) {
              s.find_first_of(kDigits) != std::string_view::npos;
     });
   }
-  const bool indexed = cut_last(name, [&](std::string_view s) { return all_of_alphabet(s, kDigits); });
+  const bool indexed =
+      cut_last(name, [&](std::string_view s) { return all_of_alphabet(s, kDigits); });
   if (indexed) {
     cut_last(name, [](std::string_view s) {
       return s == "worker" || s == "master" || s == "launcher" || s == "chief" || s == "ps";

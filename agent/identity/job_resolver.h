@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds out which job a process belongs to. ClaimsResolver believes what the process says of itself (its job
-// is then "claimed"); a resolver that reads cgroups proves it and implements the same interface.
-//   Thread: reactor.   Never fails: a process of which nothing is known belongs to the job "unknown".
+// Finds out which job a process belongs to. ClaimsResolver believes what the process says of itself
+// (its job is then "claimed"); a resolver that reads cgroups proves it and implements the same
+// interface.
+//   Thread: reactor.   Never fails: a process of which nothing is known belongs to the job
+//   "unknown".
 #pragma once
 
 #include <cstdint>
@@ -43,8 +45,8 @@ class ClaimsResolver final : public JobResolver {
   UserNames users_;
 };
 
-/// The pod's name without what its controller appended to tell replicas apart: the random suffix of a Job or
-/// ReplicaSet, the index of a StatefulSet or of an indexed Job, and Kubeflow's role.
+/// The pod's name without what its controller appended to tell replicas apart: the random suffix of
+/// a Job or ReplicaSet, the index of a StatefulSet or of an indexed Job, and Kubeflow's role.
 [[nodiscard]] std::string_view without_replica_suffix(std::string_view pod);
 
 }  // namespace ncclscope::agent

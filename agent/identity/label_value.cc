@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A strict UTF-8 walk: overlong forms, surrogates and values above U+10FFFF are refused byte by byte.
+// A strict UTF-8 walk: overlong forms, surrogates and values above U+10FFFF are refused byte by
+// byte.
 #include "agent/identity/label_value.h"
 
 #include <cstdint>
@@ -49,8 +50,10 @@ std::string label_value(std::string_view raw) {
   while (!raw.empty()) {
     std::uint32_t code = 0;
     const std::size_t length = decode_one(raw, code);
-    const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029;
-    const std::string_view piece = length == 0 || control ? std::string_view("?") : raw.substr(0, length);
+    const bool control =
+        code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029;
+    const std::string_view piece =
+        length == 0 || control ? std::string_view("?") : raw.substr(0, length);
     if (out.size() + piece.size() > kMaxLabelBytes) break;
     out += piece;
     raw.remove_prefix(length == 0 ? 1 : length);

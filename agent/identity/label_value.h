@@ -11,8 +11,8 @@ namespace ncclscope::agent {
 
 inline constexpr std::size_t kMaxLabelBytes = 128;
 
-/// `raw` as valid UTF-8 without control characters, at most kMaxLabelBytes long (cut between characters).
-/// Each control character and each byte that is not UTF-8 becomes '?'.
+/// `raw` as valid UTF-8 without control characters, at most kMaxLabelBytes long (cut between
+/// characters). Each control character and each byte that is not UTF-8 becomes '?'.
 [[nodiscard]] std::string label_value(std::string_view raw);
 
 }  // namespace ncclscope::agent

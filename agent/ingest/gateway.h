@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Doors through which other threads (gRPC) reach the reactor: a claimed session fed with frames as bytes,
-// and detail control. Implementations run the work on the reactor and wait for it; after the reactor has
-// stopped every call returns at once with the "closed" answer.
+// Doors through which other threads (gRPC) reach the reactor: a claimed session fed with frames as
+// bytes, and detail control. Implementations run the work on the reactor and wait for it; after the
+// reactor has stopped every call returns at once with the "closed" answer.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,9 @@
 
 namespace ncclscope::agent {
 
-/// One stream of frames from a source whose process is not proved. Not thread-safe: one user thread at a time,
-/// except take(), which another thread may call to forward what the agent sends on its own.
+/// One stream of frames from a source whose process is not proved. Not thread-safe: one user thread
+/// at a time, except take(), which another thread may call to forward what the agent sends on its
+/// own.
 class IngestChannel {
  public:
   struct Response {
@@ -38,9 +39,9 @@ class IngestGateway {
 };
 
 struct DetailRequest {
-  std::string job_id;             // empty: every job
-  std::int64_t uid = -1;          // only sessions of this user; -1: of anybody
-  std::uint8_t level = 0;         // wire::DetailLevel
+  std::string job_id;      // empty: every job
+  std::int64_t uid = -1;   // only sessions of this user; -1: of anybody
+  std::uint8_t level = 0;  // wire::DetailLevel
   bool network_phases = false;
   std::uint32_t duration_ms = 0;  // 0 = until told otherwise
 };

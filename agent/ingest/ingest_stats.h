@@ -15,13 +15,14 @@ namespace ncclscope::agent {
 /// Why something that came in was not taken. The first ones are wire::DecodeError by number.
 enum class IngestError : std::uint8_t {
   kDecodeFirst = 0,
-  kNoHello = 9,              // the first record was not Hello, or none came in time
-  kBadIndex = 10,            // indexed records without a usable first_index
-  kBadSession = 11,          // session id 0, or another one in mid-connection
-  kSessionConflict = 12,     // the session id belongs to another process
-  kLimit = 13,               // too many connections or sessions
-  kUnknownCommunicator = 14, // a record names a communicator that was not announced (record skipped)
-  kWrongDirection = 15,      // a record that only agents send
+  kNoHello = 9,           // the first record was not Hello, or none came in time
+  kBadIndex = 10,         // indexed records without a usable first_index
+  kBadSession = 11,       // session id 0, or another one in mid-connection
+  kSessionConflict = 12,  // the session id belongs to another process
+  kLimit = 13,            // too many connections or sessions
+  kUnknownCommunicator =
+      14,                // a record names a communicator that was not announced (record skipped)
+  kWrongDirection = 15,  // a record that only agents send
 };
 inline constexpr std::size_t kIngestErrorCount = 16;
 static_assert(static_cast<int>(wire::DecodeError::kBadString) + 1 ==
@@ -46,7 +47,7 @@ struct IngestStats {
   std::uint64_t frames = 0;               // well-formed ones
   std::uint64_t bytes_received = 0;
   std::uint64_t records = 0;
-  std::uint64_t unknown_records = 0;      // types this version does not know, skipped
+  std::uint64_t unknown_records = 0;  // types this version does not know, skipped
   std::array<std::uint64_t, kIngestErrorCount> errors{};
 
   void count(IngestError e) { ++errors[static_cast<std::size_t>(e)]; }

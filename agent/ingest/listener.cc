@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Socket plumbing around Session. Everything is non-blocking; a peer that does not read its answers loses Acks,
-// which are cumulative and sent again later.
+// Socket plumbing around Session. Everything is non-blocking; a peer that does not read its answers
+// loses Acks, which are cumulative and sent again later.
 #include "agent/ingest/listener.h"
 
 #include <fcntl.h>
@@ -32,7 +32,8 @@ Result<sockaddr_un> unix_address(const std::string& path) {
   return address;
 }
 
-int connect_or_bind(int (*call)(int, const sockaddr*, socklen_t), int fd, const sockaddr_un& address) {
+int connect_or_bind(int (*call)(int, const sockaddr*, socklen_t), int fd,
+                    const sockaddr_un& address) {
   return call(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
 }
 
@@ -51,7 +52,8 @@ Status remove_stale(const std::string& path, const sockaddr_un& address) {
     return {ErrorCode::kInUse, concat("somebody listens on ", path, " already (another agent?)")};
   }
   if (errno == EPROTOTYPE) {
-    return {ErrorCode::kInUse, concat(path, " belongs to another program (not a SEQPACKET socket)")};
+    return {ErrorCode::kInUse,
+            concat(path, " belongs to another program (not a SEQPACKET socket)")};
   }
   if (errno != ECONNREFUSED) return Status::system(concat("cannot probe ", path));
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
@@ -82,7 +84,7 @@ Status make_socket_directory(const std::string& path) {
     const bool made = std::filesystem::create_directories(directory, error);
     if (error) {
       return {ErrorCode::kSystem,
-            concat("cannot create the directory ", directory.string(), ": ", error.message())};
+              concat("cannot create the directory ", directory.string(), ": ", error.message())};
     }
     // Plugins in other accounts must get through, and nobody else may put a socket there.
     if (made && ::chmod(directory.c_str(), 0755) != 0) {
@@ -110,7 +112,9 @@ Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode) {
 class Listener::Connection final : public SessionCarrier {
  public:
   Connection(Listener& listener, ScopedFd fd, PeerIdentity peer)
-      : listener_(listener), fd_(std::move(fd)), session_(listener.ingest_, std::move(peer), *this) {}
+      : listener_(listener),
+        fd_(std::move(fd)),
+        session_(listener.ingest_, std::move(peer), *this) {}
 
   /// Reads at most `budget` packets. True if there was anything.
   bool read(int budget) {
@@ -119,8 +123,8 @@ class Listener::Connection final : public SessionCarrier {
       const ssize_t size = ::recv(fd_.get(), listener_.buffer_.data(), listener_.buffer_.size(),
                                   MSG_DONTWAIT | MSG_TRUNC);
       if (size < 0) {
-        // A peer that died with our Acks unread resets the connection, but what it sent is still queued: the
-        // error is reported once, and the records come after it.
+        // A peer that died with our Acks unread resets the connection, but what it sent is still
+        // queued: the error is reported once, and the records come after it.
         if (errno == EINTR || errno == ECONNRESET) continue;
         if (errno != EAGAIN) finish();
         break;
@@ -170,7 +174,8 @@ class Listener::Connection final : public SessionCarrier {
   bool over_ = false;
 };
 
-Result<std::unique_ptr<Listener>> Listener::create(Reactor& reactor, Ingest& ingest, Options options,
+Result<std::unique_ptr<Listener>> Listener::create(Reactor& reactor, Ingest& ingest,
+                                                   Options options,
                                                    PeerCredentialsSource credentials) {
   std::unique_ptr<Listener> listener(
       new Listener(reactor, ingest, std::move(options), std::move(credentials)));
@@ -183,7 +188,8 @@ Result<std::unique_ptr<Listener>> Listener::create(Reactor& reactor, Ingest& ing
     listener->inode_ = info.st_ino;
   }
   Listener* raw = listener.get();
-  if (Status s = reactor.add(raw->socket_.get(), EPOLLIN, [raw](std::uint32_t) { raw->on_accept(); });
+  if (Status s =
+          reactor.add(raw->socket_.get(), EPOLLIN, [raw](std::uint32_t) { raw->on_accept(); });
       !s.ok()) {
     return s;
   }
@@ -207,7 +213,8 @@ void Listener::stop_accepting() {
   reactor_.remove(socket_.get());
   socket_.reset();
   struct stat info {};
-  if (::stat(options_.path.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_) {
+  if (::stat(options_.path.c_str(), &info) == 0 && info.st_dev == device_ &&
+      info.st_ino == inode_) {
     ::unlink(options_.path.c_str());
   }
 }
@@ -225,13 +232,15 @@ void Listener::on_accept() {
     Result<PeerIdentity> peer = credentials_(fd.get());
     if (!peer.ok()) continue;
     std::size_t& of_uid = by_uid_[peer.value().uid];
-    if (connections_.size() >= options_.max_connections || of_uid >= options_.max_connections_per_uid) {
+    if (connections_.size() >= options_.max_connections ||
+        of_uid >= options_.max_connections_per_uid) {
       if (of_uid == 0) by_uid_.erase(peer.value().uid);
       ingest_.stats().count(IngestError::kLimit);
       ++ingest_.stats().refused_connections;
-      limit_log_.log(SystemClock().monotonic_ns(), LogLevel::kWarning,
-                     concat("too many connections (", connections_.size(), " open): closing that of pid ",
-                            peer.value().pid, ", uid ", peer.value().uid));
+      limit_log_.log(
+          SystemClock().monotonic_ns(), LogLevel::kWarning,
+          concat("too many connections (", connections_.size(), " open): closing that of pid ",
+                 peer.value().pid, ", uid ", peer.value().uid));
       continue;
     }
     ++of_uid;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Unix socket that plugins connect to, and its connections. Any process on the node may connect and send
-// anything: one bad, slow or silent peer costs the others nothing.
+// The Unix socket that plugins connect to, and its connections. Any process on the node may connect
+// and send anything: one bad, slow or silent peer costs the others nothing.
 //   Thread:   reactor.
-//   Fairness: a connection is read for at most kFramesPerTurn packets before the others have their turn.
-//   Memory:   one receive buffer for all connections; per connection only what its session needs.
+//   Fairness: a connection is read for at most kFramesPerTurn packets before the others have their
+//   turn. Memory:   one receive buffer for all connections; per connection only what its session
+//   needs.
 #pragma once
 
 #include <array>
@@ -31,8 +32,9 @@ using PeerCredentialsSource = std::function<Result<PeerIdentity>(int fd)>;
 /// Creates the directory of a socket path (0755) if it is missing.
 Status make_socket_directory(const std::string& path);
 
-/// Makes a listening SOCK_SEQPACKET socket at `path` with `mode`; creates the directory (0755) if it is missing. A
-/// socket file on which nobody listens is replaced; one that answers, or a file of another kind, is an error.
+/// Makes a listening SOCK_SEQPACKET socket at `path` with `mode`; creates the directory (0755) if
+/// it is missing. A socket file on which nobody listens is replaced; one that answers, or a file of
+/// another kind, is an error.
 [[nodiscard]] Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode);
 
 class Listener {
@@ -45,9 +47,9 @@ class Listener {
     std::size_t max_connections_per_uid = 512;
     int receive_buffer_bytes = 0;  // SO_RCVBUF of connections, 0 = the system's default
   };
-  static Result<std::unique_ptr<Listener>> create(Reactor& reactor, Ingest& ingest, Options options,
-                                                  PeerCredentialsSource credentials =
-                                                      socket_peer_credentials);
+  static Result<std::unique_ptr<Listener>> create(
+      Reactor& reactor, Ingest& ingest, Options options,
+      PeerCredentialsSource credentials = socket_peer_credentials);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -73,7 +75,8 @@ class Listener {
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::int64_t, std::size_t> by_uid_;
   std::vector<int> closing_;
-  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // watched by posted closures
+  std::shared_ptr<const bool> alive_ =
+      std::make_shared<const bool>(true);  // watched by posted closures
   LogLimiter limit_log_;
   // One byte more than a frame may have, so that a longer packet is seen to be one.
   alignas(8) std::array<std::byte, wire::kMaxFrameBytes + 8> buffer_;

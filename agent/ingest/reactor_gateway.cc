@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A channel's session lives on the reactor: it is made, used and destroyed there. What it wants to send is put
-// into a queue that both submit() and take() empty.
+// A channel's session lives on the reactor: it is made, used and destroyed there. What it wants to
+// send is put into a queue that both submit() and take() empty.
 #include "agent/ingest/reactor_gateway.h"
 
 #include <condition_variable>
@@ -47,7 +47,8 @@ class Carrier final : public SessionCarrier {
     const std::lock_guard lock(mailbox_->mutex);
     for (const OutFrame& frame : sending_) {
       if (mailbox_->waiting.frames.size() >= kMaxWaiting) break;  // nobody takes them
-      mailbox_->waiting.frames.emplace_back(reinterpret_cast<const char*>(frame.bytes.data()), frame.size);
+      mailbox_->waiting.frames.emplace_back(reinterpret_cast<const char*>(frame.bytes.data()),
+                                            frame.size);
     }
     mailbox_->waiting.closed = over_;
     mailbox_->arrived.notify_all();
@@ -72,7 +73,8 @@ class ReactorGateway::Channel final : public IngestChannel {
   explicit Channel(ReactorGateway& gateway) : gateway_(gateway) { ++gateway_.channels_; }
   ~Channel() override {
     if (!gateway_.reactor_.call([this] { carrier_.reset(); })) {
-      // Nothing runs on the reactor any more, so the session may die here; but other channels do so too.
+      // Nothing runs on the reactor any more, so the session may die here; but other channels do so
+      // too.
       const std::lock_guard lock(gateway_.after_the_end_);
       carrier_.reset();
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where decoded records go. Implemented by the aggregator; tests implement it to see what a session lets through.
-//   Thread: reactor.   Values are as they came: enums may be out of range, strings may be any bytes.
-//   Each indexed record of a session is delivered at most once.
+// Where decoded records go. Implemented by the aggregator; tests implement it to see what a session
+// lets through.
+//   Thread: reactor.   Values are as they came: enums may be out of range, strings may be any
+//   bytes. Each indexed record of a session is delivered at most once.
 #pragma once
 
 #include <cstdint>

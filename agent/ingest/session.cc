@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Session protocol and index bookkeeping. The hot path is on_frame -> on_indexed -> sink.operation: one bounds
-// check, one copy of 56 bytes and two virtual calls per record.
+// Session protocol and index bookkeeping. The hot path is on_frame -> on_indexed -> sink.operation:
+// one bounds check, one copy of 56 bytes and two virtual calls per record.
 #include "agent/ingest/session.h"
 
 #include <algorithm>
@@ -19,16 +19,21 @@ constexpr std::uint64_t kMaxIndex = std::uint64_t{1} << 62;
 wire::RefuseReason refuse_reason(IngestError error) {
   if (error == to_ingest_error(wire::DecodeError::kBadVersion)) return wire::RefuseReason::kVersion;
   switch (error) {
-    case IngestError::kNoHello: return wire::RefuseReason::kNoHello;
-    case IngestError::kLimit: return wire::RefuseReason::kQuota;
-    case IngestError::kSessionConflict: return wire::RefuseReason::kOther;
-    default: return wire::RefuseReason::kMalformed;
+    case IngestError::kNoHello:
+      return wire::RefuseReason::kNoHello;
+    case IngestError::kLimit:
+      return wire::RefuseReason::kQuota;
+    case IngestError::kSessionConflict:
+      return wire::RefuseReason::kOther;
+    default:
+      return wire::RefuseReason::kMalformed;
   }
 }
 
 }  // namespace
 
-// ---- Session -------------------------------------------------------------------------------------
+// ---- Session
+// -------------------------------------------------------------------------------------
 
 Session::Session(Ingest& ingest, PeerIdentity peer, SessionCarrier& carrier)
     : ingest_(ingest),
@@ -75,8 +80,8 @@ Session::Verdict Session::refuse(IngestError error) {
   ++ingest_.stats_.refused_connections;
   ingest_.bad_frame_log_.log(
       ingest_.clock_.monotonic_ns(), LogLevel::kWarning,
-      concat("closing the connection of ", peer_.origin, ", pid ", peer_.pid, ", uid ", peer_.uid, ": ",
-             name(error),
+      concat("closing the connection of ", peer_.origin, ", pid ", peer_.pid, ", uid ", peer_.uid,
+             ": ", name(error),
              error == to_ingest_error(wire::DecodeError::kBadVersion)
                  ? " (plugin and agent speak different major versions of the protocol)"
                  : ""));
@@ -152,8 +157,7 @@ bool Session::on_hello(std::span<const std::byte> record, std::uint64_t send_tim
   if (state == nullptr) return fail(error);
   state->claims = std::move(claims);
   state->said_goodbye = false;
-  state->clock_offset_ns =
-      peer_.claimed ? static_cast<std::int64_t>(now_ns_ - send_time_ns) : 0;
+  state->clock_offset_ns = peer_.claimed ? static_cast<std::int64_t>(now_ns_ - send_time_ns) : 0;
   if (!ingest_.sink_.session_opened(*state)) {
     state->connection = nullptr;
     state->closed_at_ns = now_ns_;
@@ -344,7 +348,8 @@ void Session::take_output(std::vector<OutFrame>& out) {
   out.swap(output_);
 }
 
-// ---- Ingest --------------------------------------------------------------------------------------
+// ---- Ingest
+// --------------------------------------------------------------------------------------
 
 Ingest::Ingest(RecordSink& sink, const Clock& clock, Options options)
     : sink_(sink), clock_(clock), options_(options) {}

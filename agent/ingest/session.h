@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The protocol of one connection: frames in, answers out. Knows no sockets, so that tests feed it bytes and
-// the Unix socket and gRPC share it. THE SENDER IS HOSTILE: nothing it sends may do more than end its own session.
+// The protocol of one connection: frames in, answers out. Knows no sockets, so that tests feed it
+// bytes and the Unix socket and gRPC share it. THE SENDER IS HOSTILE: nothing it sends may do more
+// than end its own session.
 //
 //              first record Hello
 //   kGreeting ---------------------> kOpen ---- Goodbye, end of stream ----> kClosed
 //       |                              |
-//       +-- anything else, time out ---+-- malformed frame, conflict, replaced ----> kClosed (Refuse sent)
+//       +-- anything else, time out ---+-- malformed frame, conflict, replaced ----> kClosed
+//       (Refuse sent)
 //
 //   Thread: reactor.   Memory: no allocation per record.   Times: CLOCK_MONOTONIC, ns.
 #pragma once
@@ -46,7 +48,8 @@ class SessionCarrier {
   virtual ~SessionCarrier() = default;
   /// The session has something to send that is not the answer to a frame just fed.
   virtual void output_ready() = 0;
-  /// The session is over: send what output is left, then close. The session may be destroyed only later.
+  /// The session is over: send what output is left, then close. The session may be destroyed only
+  /// later.
   virtual void session_over() = 0;
 };
 
@@ -62,7 +65,8 @@ class Session {
   [[nodiscard]] Verdict on_frame(std::span<const std::byte> packet);
   /// The packets that were ready have been fed: acknowledges if the last time is long enough ago.
   void on_burst_end();
-  /// Called about every Ingest::kAckPeriodNs: acknowledges what is due, ends sessions that never said Hello.
+  /// Called about every Ingest::kAckPeriodNs: acknowledges what is due, ends sessions that never
+  /// said Hello.
   void on_tick();
   /// Acknowledges now, whatever the time.
   void acknowledge();
@@ -94,8 +98,7 @@ class Session {
   SessionState* state_ = nullptr;
   std::vector<OutFrame> output_;
   std::uint64_t opened_at_ns_;
-  std::uint64_t now_ns_ = 0;           // of the frame being handled
-  std::uint64_t send_time_ns_ = 0;     // of the frame being handled
+  std::uint64_t now_ns_ = 0;        // of the frame being handled
   std::uint64_t last_ack_ns_ = 0;
   std::uint64_t last_ack_index_ = 0;
   IngestError failure_{};
@@ -108,10 +111,11 @@ class Ingest {
   static constexpr std::uint64_t kAckPeriodNs = 250'000'000;
 
   struct Options {
-    std::uint64_t agent_instance = 1;             // random, not 0
-    std::size_t max_sessions = 4096;              // remembered ones included
+    std::uint64_t agent_instance = 1;  // random, not 0
+    std::size_t max_sessions = 4096;   // remembered ones included
     std::uint64_t hello_timeout_ns = 5'000'000'000;
-    std::uint64_t grace_ns = 300'000'000'000;     // how long a session without a connection is remembered
+    std::uint64_t grace_ns =
+        300'000'000'000;  // how long a session without a connection is remembered
     std::uint64_t capabilities = wire::kCapabilityNetworkPhases | wire::kCapabilityChannelDetail |
                                  wire::kCapabilitySetDetail;
   };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many operation records one core takes from frames to sums: through the real session and aggregator, from
-// encoded frames of 584 records, 8 sessions x 64 communicators; and the same through a Unix socket (with the
-// sender on another thread). Fails if the sums do not hold exactly the operations that were fed.
+// How many operation records one core takes from frames to sums: through the real session and
+// aggregator, from encoded frames of 584 records, 8 sessions x 64 communicators; and the same
+// through a Unix socket (with the sender on another thread). Fails if the sums do not hold exactly
+// the operations that were fed.
 #include <benchmark/benchmark.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -28,9 +29,11 @@ using testing::PacketBuilder;
 
 constexpr int kSessions = 8;
 constexpr std::uint16_t kCommunicators = 64;
-constexpr int kRecordsPerFrame = (wire::kMaxFrameBytes - sizeof(wire::FrameHeader)) / sizeof(wire::Operation);
+constexpr int kRecordsPerFrame =
+    (wire::kMaxFrameBytes - sizeof(wire::FrameHeader)) / sizeof(wire::Operation);
 
-/// A frame of a training-like mix: functions, sizes and communicators alternate, each operation has its own plan.
+/// A frame of a training-like mix: functions, sizes and communicators alternate, each operation has
+/// its own plan.
 Packet mixed_frame(int variant) {
   PacketBuilder packet;
   for (int i = 0; i < kRecordsPerFrame; ++i) {
@@ -38,7 +41,8 @@ Packet mixed_frame(int variant) {
     OperationSpec spec;
     spec.communicator = static_cast<std::uint16_t>(n * 7 % kCommunicators);
     constexpr model::Function kMix[] = {model::Function::kAllReduce, model::Function::kAllGather,
-                                        model::Function::kReduceScatter, model::Function::kAllReduce};
+                                        model::Function::kReduceScatter,
+                                        model::Function::kAllReduce};
     spec.function = kMix[n % 4];
     spec.count = std::uint64_t{1} << (8 + n % 18);
     spec.protocol = n % 18 < 6 ? model::Protocol::kLl : model::Protocol::kSimple;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The program as init systems and people use it: settings, signals, exit codes, its ready file.
-#include <csignal>
 #include <fcntl.h>
 #include <sys/wait.h>
+#include <csignal>
 
 #include <fstream>
 #include <map>
@@ -71,12 +71,15 @@ class Program {
 class AgentProgram : public ::testing::Test {
  protected:
   std::vector<std::string> arguments(std::vector<std::string> more = {}) {
-    std::vector<std::string> out = {"--socket", socket_, "--api-socket", directory_ / "api.sock",
-                                    "--listen", "127.0.0.1:0", "--ready-file", ready_};
+    std::vector<std::string> out = {
+        "--socket", socket_,       "--api-socket", directory_ / "api.sock",
+        "--listen", "127.0.0.1:0", "--ready-file", ready_};
     out.insert(out.end(), more.begin(), more.end());
     return out;
   }
-  bool ready() { return eventually([&] { return std::filesystem::exists(ready_); }); }
+  bool ready() {
+    return eventually([&] { return std::filesystem::exists(ready_); });
+  }
   int run(const std::vector<std::string>& args) {
     Program program(directory_, args);
     const int code = program.wait();
@@ -177,7 +180,8 @@ TEST_F(AgentProgram, NamesWhatIsWrongWithItsSettings) {
   EXPECT_NE(output_.find("missing.toml"), std::string::npos) << output_;
 }
 
-// ---- the same without a process ------------------------------------------------------------------
+// ---- the same without a process
+// ------------------------------------------------------------------
 
 Result<Config> load(const std::string& file, std::map<std::string, std::string> environment,
                     std::map<std::string, std::string> flags = {}) {
@@ -193,8 +197,9 @@ Result<Config> load(const std::string& file, std::map<std::string, std::string> 
 
 TEST_F(AgentProgram, PrefersFlagsOverEnvironmentOverFileOverDefault) {
   write(file_, "cluster = \"file\"\nnode = \"file\"\nlisten = \"127.0.0.1:1\"\n");
-  const Result<Config> c = load(file_, {{"NCCLSCOPE_AGENT_CLUSTER", "environment"}, {"NCCLSCOPE_AGENT_NODE", "environment"}},
-                                {{"cluster", "flag"}});
+  const Result<Config> c = load(
+      file_, {{"NCCLSCOPE_AGENT_CLUSTER", "environment"}, {"NCCLSCOPE_AGENT_NODE", "environment"}},
+      {{"cluster", "flag"}});
   ASSERT_TRUE(c.ok()) << c.status().message();
   EXPECT_EQ(c.value().cluster, "flag");
   EXPECT_EQ(c.value().node, "environment");

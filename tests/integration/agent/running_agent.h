@@ -56,7 +56,8 @@ inline bool eventually(const std::function<bool()>& condition) {
 /// A plugin's end of a real socket.
 class Plugin {
  public:
-  explicit Plugin(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+  explicit Plugin(const std::string& path)
+      : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, path.data(), path.size());
@@ -97,7 +98,9 @@ class Plugin {
   /// Hello and Welcome.
   std::optional<wire::Welcome> greet(std::uint64_t session, std::string_view job = "7",
                                      std::uint64_t acknowledged = 0) {
-    if (!send(PacketBuilder().hello(make_hello(session, acknowledged), {{wire::StringKey::kSlurmJobId, job}}).finish()))
+    if (!send(PacketBuilder()
+                  .hello(make_hello(session, acknowledged), {{wire::StringKey::kSlurmJobId, job}})
+                  .finish()))
       return std::nullopt;
     return await<wire::Welcome>(wire::RecordType::kWelcome);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The agent on a real Unix socket: good plugins, bad peers beside them, restarts, and the gateway for other threads.
+// The agent on a real Unix socket: good plugins, bad peers beside them, restarts, and the gateway
+// for other threads.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -45,7 +46,10 @@ TEST_F(AgentSocket, WelcomesCountsAndAcknowledges) {
   const auto welcome = plugin.greet(9);
   ASSERT_TRUE(welcome);
   EXPECT_NE(welcome->agent_instance, 0u);
-  ASSERT_TRUE(plugin.send(PacketBuilder().init(make_init(1, 0xa, 0, 2)).operations(500, {.communicator = 1}).finish(1)));
+  ASSERT_TRUE(plugin.send(PacketBuilder()
+                              .init(make_init(1, 0xa, 0, 2))
+                              .operations(500, {.communicator = 1})
+                              .finish(1)));
   const auto ack = plugin.await<wire::Ack>(RecordType::kAck);
   ASSERT_TRUE(ack);
   EXPECT_EQ(ack->index, 500u);
@@ -111,7 +115,8 @@ TEST_F(AgentSocket, IsNotHeldUpByPeersThatAreSilentHalfOpenOrDoNotRead) {
   ASSERT_TRUE(half_open.greet(20));
   ::shutdown(half_open.fd(), SHUT_WR);
   Plugin deaf(path_);  // sends for ever, reads nothing
-  ASSERT_TRUE(deaf.send(PacketBuilder().hello(make_hello(21)).init(make_init(0, 0xb, 0, 2)).finish()));
+  ASSERT_TRUE(
+      deaf.send(PacketBuilder().hello(make_hello(21)).init(make_init(0, 0xb, 0, 2)).finish()));
   std::uint64_t index = 1;
   for (int i = 0; i < 200; ++i, index += 500) {
     ASSERT_TRUE(deaf.send(PacketBuilder().operations(500).finish(index)));
@@ -129,11 +134,13 @@ TEST_F(AgentSocket, CountsWhatAPluginSentBeforeItDiedWithUnreadAnswers) {
   ASSERT_EQ(agent.error(), "");
   {
     Plugin plugin(path_);
-    // Welcome stays unread: closing then resets the connection, with frames still queued at the agent.
+    // Welcome stays unread: closing then resets the connection, with frames still queued at the
+    // agent.
     plugin.send(PacketBuilder().hello(make_hello(9)).init(make_init(0, 0xa, 0, 2)).finish());
     pollfd answered{plugin.fd(), POLLIN, 0};
     ASSERT_EQ(::poll(&answered, 1, 20'000), 1);
-    for (std::uint64_t i = 0; i < 5; ++i) plugin.send(PacketBuilder().operations(100).finish(1 + i * 100));
+    for (std::uint64_t i = 0; i < 5; ++i)
+      plugin.send(PacketBuilder().operations(100).finish(1 + i * 100));
   }
   EXPECT_TRUE(eventually([&] { return agent.records_of(9) == 500; }));
   EXPECT_TRUE(eventually([&] { return agent.snapshot()->agent.connections_open == 0; }));
@@ -247,7 +254,11 @@ TEST_F(AgentSocket, CarriesTwoJobsAtOnce) {
   Plugin b(path_);
   ASSERT_TRUE(a.greet(1, "100"));
   ASSERT_TRUE(b.greet(2, "200_3"));
-  a.send(PacketBuilder().init(make_init(0, 0xa, 0, 2)).init(make_init(1, 0xb, 0, 8)).operations(4, {.communicator = 1}).finish(1));
+  a.send(PacketBuilder()
+             .init(make_init(0, 0xa, 0, 2))
+             .init(make_init(1, 0xb, 0, 8))
+             .operations(4, {.communicator = 1})
+             .finish(1));
   b.send(PacketBuilder().init(make_init(0, 0xa, 0, 2)).operations(6).finish(1));
   EXPECT_TRUE(eventually([&] { return agent.records_of(1) == 4 && agent.records_of(2) == 6; }));
   const SnapshotPtr s = agent.snapshot();
@@ -273,7 +284,9 @@ TEST_F(AgentSocket, TellsDetailFromOtherThreads) {
   EXPECT_EQ(agent->detail().set_detail(request), 0u) << "after the end nobody is told";
 }
 
-std::string text(const Packet& p) { return {reinterpret_cast<const char*>(p.data()), p.size()}; }
+std::string text(const Packet& p) {
+  return {reinterpret_cast<const char*>(p.data()), p.size()};
+}
 Packet bytes(const std::string& s) {
   const auto b = std::as_bytes(std::span(s));
   return {b.begin(), b.end()};
@@ -283,7 +296,8 @@ TEST_F(AgentSocket, TakesClaimedSessionsThroughTheGateway) {
   RunningAgent agent(path_);
   auto channel = agent->gateway().open("test", -1);
   ASSERT_NE(channel, nullptr);
-  auto response = channel->submit(text(PacketBuilder().hello(make_hello(9)).init(make_init(0, 0xa, 0, 2)).finish()));
+  auto response = channel->submit(
+      text(PacketBuilder().hello(make_hello(9)).init(make_init(0, 0xa, 0, 2)).finish()));
   ASSERT_EQ(response.frames.size(), 1u);
   EXPECT_EQ(testing::reply_type(bytes(response.frames[0])), RecordType::kWelcome);
   response = channel->submit(text(PacketBuilder().operations(7).finish(1)));
@@ -337,7 +351,8 @@ TEST_F(AgentSocket, HandsSnapshotsToReadersWhileItWorks) {
       for (const auto& r : records) EXPECT_EQ(r.source->comm, "000000000000000a");
     }
   });
-  for (std::uint64_t i = 0; i < 50; ++i) plugin.send(PacketBuilder().operations(100).finish(1 + i * 100));
+  for (std::uint64_t i = 0; i < 50; ++i)
+    plugin.send(PacketBuilder().operations(100).finish(1 + i * 100));
   EXPECT_TRUE(eventually([&] { return agent->tail().end() == 5000; }));
   stop = true;
   reader.join();

@@ -95,8 +95,14 @@ TEST(Aggregator, SharesABatchTimeByBusBytes) {
   small.duration_ns = 400'000;
   OperationSpec large = small;
   large.count = 3'000'000;
-  plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).operation(small).operation(large).finish(1));
-  EXPECT_EQ(rig.aggregator.build(rig.ingest.stats())->jobs[0].communicators[0].sums.at(0).timed_operations, 0u)
+  plugin->feed(
+      PacketBuilder().init(make_init(0, 5, 0, 2)).operation(small).operation(large).finish(1));
+  EXPECT_EQ(rig.aggregator.build(rig.ingest.stats())
+                ->jobs[0]
+                .communicators[0]
+                .sums.at(0)
+                .timed_operations,
+            0u)
       << "a plan waits for its other operations";
   const SnapshotPtr snapshot = rig.snapshot();
   const CommunicatorSnapshot& c = only_communicator(snapshot);
@@ -104,7 +110,8 @@ TEST(Aggregator, SharesABatchTimeByBusBytes) {
   EXPECT_NEAR(c.sums[0].busy_seconds, 400e-6 * 1000 / 3'001'000, 1e-9);
   EXPECT_NEAR(c.sums[1].busy_seconds, 400e-6 * 3'000'000 / 3'001'000, 1e-9);
   EXPECT_NEAR(c.sums[0].bus_bytes + c.sums[1].bus_bytes, 4.0 * 3'001'000, 1e-6);
-  EXPECT_NEAR(c.sums[0].bus_bytes / c.sums[0].busy_seconds, c.sums[1].bus_bytes / c.sums[1].busy_seconds, 1)
+  EXPECT_NEAR(c.sums[0].bus_bytes / c.sums[0].busy_seconds,
+              c.sums[1].bus_bytes / c.sums[1].busy_seconds, 1)
       << "both show the bandwidth of the batch";
   EXPECT_TRUE(c.rank_sums.empty()) << "fused collectives say nothing about a rank";
 }
@@ -120,7 +127,8 @@ TEST(Aggregator, TakesOperationsOfOnePlanThatDoNotOverlapOneByOne) {
   second.function = Function::kAllGather;
   second.gpu_start_ns = 1'100'000;  // begins exactly where the first one stopped
   second.duration_ns = 300'000;
-  plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).operation(second).operation(first).finish(1));
+  plugin->feed(
+      PacketBuilder().init(make_init(0, 5, 0, 2)).operation(second).operation(first).finish(1));
   const SnapshotPtr snapshot = rig.snapshot();
   const CommunicatorSnapshot& c = only_communicator(snapshot);
   ASSERT_EQ(c.rank_sums.size(), 2u);
@@ -136,7 +144,8 @@ TEST(Aggregator, CountsSendReceivePairsOfABatchInTheRankSums) {
   send.function = Function::kSend;
   OperationSpec receive = send;
   receive.function = Function::kRecv;
-  plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).operation(send).operation(receive).finish(1));
+  plugin->feed(
+      PacketBuilder().init(make_init(0, 5, 0, 2)).operation(send).operation(receive).finish(1));
   const SnapshotPtr snapshot = rig.snapshot();
   const CommunicatorSnapshot& c = only_communicator(snapshot);
   ASSERT_EQ(c.rank_sums.size(), 2u);
@@ -147,7 +156,11 @@ TEST(Aggregator, FlushesAPlanWhenAnotherBeginsWhenItIsOldAndWhenTheProcessLeaves
   Rig rig;
   auto plugin = rig.open(9);
   const auto timed = [&] {
-    return rig.aggregator.build(rig.ingest.stats())->jobs[0].communicators[0].sums.at(0).timed_operations;
+    return rig.aggregator.build(rig.ingest.stats())
+        ->jobs[0]
+        .communicators[0]
+        .sums.at(0)
+        .timed_operations;
   };
   OperationSpec spec;
   spec.plan = 3;
@@ -173,7 +186,8 @@ TEST(Aggregator, KeepsFirstOperationsOutOfTheRankSumsOnly) {
   auto plugin = rig.open(9);
   OperationSpec warmup;
   warmup.flags |= wire::operation_flags::kWarmup;
-  plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).operations(3, warmup).operation().finish(1));
+  plugin->feed(
+      PacketBuilder().init(make_init(0, 5, 0, 2)).operations(3, warmup).operation().finish(1));
   const SnapshotPtr snapshot = rig.snapshot();
   const CommunicatorSnapshot& c = only_communicator(snapshot);
   EXPECT_EQ(c.sums.at(0).timed_operations, 4u);
@@ -273,7 +287,8 @@ TEST(Aggregator, KeepsWhatAnotherUserClaimsOfAJobApart) {
   EXPECT_EQ(s->jobs[0].identity.uid, 1000);
   EXPECT_EQ(s->jobs[1].identity.job_id, "7~2000");
   EXPECT_EQ(s->jobs[2].identity.job_id, "7~claimed");
-  for (const JobSnapshot& job : s->jobs) EXPECT_EQ(job.communicators.at(0).sums.at(0).timed_operations, 1u);
+  for (const JobSnapshot& job : s->jobs)
+    EXPECT_EQ(job.communicators.at(0).sums.at(0).timed_operations, 1u);
 }
 
 TEST(Aggregator, ContinuesARanksCountersInANewProcess) {
@@ -282,7 +297,8 @@ TEST(Aggregator, ContinuesARanksCountersInANewProcess) {
   first->feed(PacketBuilder().init(make_init(0, 0xa, 0, 2)).operations(3).finish(1));
   first->disconnect();
   auto second = rig.open(10, "7", 200);
-  second->feed(PacketBuilder().init(make_init(4, 0xa, 0, 2)).operations(2, {.communicator = 4}).finish(1));
+  second->feed(
+      PacketBuilder().init(make_init(4, 0xa, 0, 2)).operations(2, {.communicator = 4}).finish(1));
   const SnapshotPtr snapshot = rig.snapshot();
   const CommunicatorSnapshot& c = only_communicator(snapshot);
   ASSERT_EQ(c.ranks.size(), 1u);
@@ -309,14 +325,16 @@ TEST(Aggregator, ShowsTheAgeOfTheOldestOperation) {
   Rig rig;
   auto plugin = rig.open(9);
   const std::uint64_t start = rig.clock.monotonic_ns();
-  plugin->feed(PacketBuilder().init(make_init(0, 0xa, 0, 2)).progress(0, start, 41, start).finish());
+  plugin->feed(
+      PacketBuilder().init(make_init(0, 0xa, 0, 2)).progress(0, start, 41, start).finish());
   rig.clock.advance_ms(1500);
   SnapshotPtr s = rig.snapshot();
   EXPECT_NEAR(s->jobs.at(0).communicators.at(0).ranks.at(0).inflight_seconds, 1.5, 1e-9);
   EXPECT_EQ(s->jobs[0].communicators[0].ranks[0].oldest_index, 41u);
   EXPECT_NEAR(s->jobs[0].communicators[0].ranks[0].sample_age_seconds, 1.5, 1e-9);
   plugin->feed(PacketBuilder().progress(0, start - 5, 40, 1).finish());
-  EXPECT_EQ(rig.snapshot()->jobs[0].communicators[0].ranks[0].oldest_index, 41u) << "an older sample is not taken";
+  EXPECT_EQ(rig.snapshot()->jobs[0].communicators[0].ranks[0].oldest_index, 41u)
+      << "an older sample is not taken";
   plugin->feed(PacketBuilder().progress(0, start + 5).finish());
   EXPECT_EQ(rig.snapshot()->jobs[0].communicators[0].ranks[0].inflight_seconds, 0);
 }
@@ -330,7 +348,8 @@ TEST(Aggregator, MovesTimesOfAClaimedSessionToItsOwnClock) {
                    .init(make_init(0, 0xa, 0, 2))
                    .progress(0, 5'000'000'000, 3, 4'000'000'000)
                    .finish(0, 5'000'000'000));
-  EXPECT_NEAR(rig.snapshot()->jobs.at(0).communicators.at(0).ranks.at(0).inflight_seconds, 1.0, 1e-9);
+  EXPECT_NEAR(rig.snapshot()->jobs.at(0).communicators.at(0).ranks.at(0).inflight_seconds, 1.0,
+              1e-9);
 }
 
 TEST(Aggregator, MarksProcessesThatVanishAndThoseThatSayGoodbye) {
@@ -376,7 +395,11 @@ TEST(Aggregator, LeavesSeriesOutAndFreesThemAfterTheGraceTime) {
 TEST(Aggregator, FreesACommunicatorThatEndedWhileItsJobGoesOn) {
   Rig rig;
   auto plugin = rig.open(9);
-  plugin->feed(PacketBuilder().init(make_init(0, 0xa, 0, 2)).init(make_init(1, 0xb, 0, 2)).finalize(0).finish(1));
+  plugin->feed(PacketBuilder()
+                   .init(make_init(0, 0xa, 0, 2))
+                   .init(make_init(1, 0xb, 0, 2))
+                   .finalize(0)
+                   .finish(1));
   rig.clock.advance_ms(300'000);
   rig.tick();
   EXPECT_EQ(only_communicator(rig.snapshot()).comm, "000000000000000b");
@@ -388,7 +411,8 @@ TEST(Aggregator, FoldsCommunicatorsBeyondTheLimitIntoOther) {
   Rig rig(options);
   auto plugin = rig.open(9);
   PacketBuilder packet;
-  for (std::uint16_t id = 0; id < 10; ++id) packet.init(make_init(id, 0x10u + id, 0, 2)).operation({.communicator = id});
+  for (std::uint16_t id = 0; id < 10; ++id)
+    packet.init(make_init(id, 0x10u + id, 0, 2)).operation({.communicator = id});
   packet.finalize(9);
   EXPECT_TRUE(plugin->feed(packet.finish(1)));
   const SnapshotPtr s = rig.snapshot();
@@ -529,7 +553,9 @@ TEST(Aggregator, NumbersGpusByBusIdAndDescribesRanks) {
                                             {StringKey::kGpuPciBusId, "0000:86:00.0"},
                                             {StringKey::kGpuUuid, "GPU-1"}})
               .finish());
-  b->feed(PacketBuilder().init(make_init(0, 5, 1, 2), {{StringKey::kGpuPciBusId, "0000:3B:00.0"}}).finish());
+  b->feed(PacketBuilder()
+              .init(make_init(0, 5, 1, 2), {{StringKey::kGpuPciBusId, "0000:3B:00.0"}})
+              .finish());
   const SnapshotPtr snapshot = rig.snapshot();
   const CommunicatorSnapshot& c = only_communicator(snapshot);
   EXPECT_EQ(c.name, "dp?0");
@@ -562,7 +588,8 @@ TEST(Aggregator, KeepsTheNewestBooksAndNeighbours) {
     wire::Neighbours wrong{};
     wrong.count = 9;  // more than the record holds
     auto second = rig.open(11, "7", 300);
-    EXPECT_FALSE(second->feed(PacketBuilder().init(make_init(0, 6, 0, 2)).add(wrong, RecordType::kNeighbours).finish()));
+    EXPECT_FALSE(second->feed(
+        PacketBuilder().init(make_init(0, 6, 0, 2)).add(wrong, RecordType::kNeighbours).finish()));
   }
   std::vector<std::byte> buffer(wire::kMaxFrameBytes);
   wire::FrameWriter writer(buffer);
@@ -579,8 +606,10 @@ TEST(Aggregator, KeepsTheNewestBooksAndNeighbours) {
 TEST(Aggregator, PutsRecordsIntoTheTailWithTheirSource) {
   Rig rig;
   auto plugin = rig.open(9);
-  plugin->feed(PacketBuilder().init(make_init(2, 0xa, 1, 4)).operations(3, {.communicator = 2}).finish(1));
-  plugin->feed(PacketBuilder().operations(3, {.communicator = 2}).finish(1));  // again: not in the tail
+  plugin->feed(
+      PacketBuilder().init(make_init(2, 0xa, 1, 4)).operations(3, {.communicator = 2}).finish(1));
+  plugin->feed(
+      PacketBuilder().operations(3, {.communicator = 2}).finish(1));  // again: not in the tail
   std::vector<TailRecord> records;
   const auto read = rig.tail.read(0, 100, records);
   EXPECT_EQ(read.next, 3u);

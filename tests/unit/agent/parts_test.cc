@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The small parts: label values, job ids, GPU order, size and duration classes, GPU clock, tail, log limits.
+// The small parts: label values, job ids, GPU order, size and duration classes, GPU clock, tail,
+// log limits.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -103,7 +104,8 @@ TEST(ClaimsResolver, CallsTheRestUnknown) {
 
 TEST(ClaimsResolver, PrefersTheConfiguredCluster) {
   const auto p = ClaimsResolver("mine").resolve(
-      PeerIdentity{}, claims({{StringKey::kSlurmJobId, "1"}, {StringKey::kSlurmClusterName, "theirs"}}));
+      PeerIdentity{},
+      claims({{StringKey::kSlurmJobId, "1"}, {StringKey::kSlurmClusterName, "theirs"}}));
   EXPECT_EQ(p.job.cluster, "mine");
 }
 

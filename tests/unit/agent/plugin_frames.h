@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin's side of the wire for tests and benchmarks: builds frames record by record and counts indexes.
+// A plugin's side of the wire for tests and benchmarks: builds frames record by record and counts
+// indexes.
 #pragma once
 
 #include <array>
@@ -97,7 +98,8 @@ class PacketBuilder {
     return *this;
   }
   PacketBuilder& init(const wire::CommunicatorInit& init, const Strings& strings = {}) {
-    wire::StringRecordWriter<wire::CommunicatorInit> record(init, wire::RecordType::kCommunicatorInit);
+    wire::StringRecordWriter<wire::CommunicatorInit> record(init,
+                                                            wire::RecordType::kCommunicatorInit);
     for (const auto& [key, text] : strings) record.add(key, text);
     writer_.add_bytes(record.finish());
     return *this;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An agent's inside without sockets and without time: sessions fed with bytes, a clock that tests move.
+// An agent's inside without sockets and without time: sessions fed with bytes, a clock that tests
+// move.
 #pragma once
 
 #include <memory>
@@ -78,8 +79,8 @@ struct Rig {
     return std::make_unique<Wire>(ingest, pid, uid, claimed);
   }
   /// A connection that has said Hello as a process of SLURM job `job`.
-  std::unique_ptr<Wire> open(std::uint64_t session, std::string_view job = "7", std::int64_t pid = 100,
-                             std::uint64_t acknowledged = 0) {
+  std::unique_ptr<Wire> open(std::uint64_t session, std::string_view job = "7",
+                             std::int64_t pid = 100, std::uint64_t acknowledged = 0) {
     auto wire = connect(pid);
     wire->feed(PacketBuilder()
                    .hello(make_hello(session, acknowledged), {{wire::StringKey::kSlurmJobId, job}})

@@ -68,17 +68,22 @@ TEST_P(SessionBadFrame, EndsTheSessionCountsAndTellsWhy) {
   Rig rig;
   auto plugin = rig.open(9);
   plugin->answers();
-  Packet packet =
-      PacketBuilder().init(make_init(0, 5, 0, 2), {{wire::StringKey::kCommunicatorName, "dp"}}).operation().finish(1);
+  Packet packet = PacketBuilder()
+                      .init(make_init(0, 5, 0, 2), {{wire::StringKey::kCommunicatorName, "dp"}})
+                      .operation()
+                      .finish(1);
   GetParam().spoil(packet);
   EXPECT_FALSE(plugin->feed(packet));
   EXPECT_EQ(rig.ingest.stats().error(to_ingest_error(GetParam().error)), 1u);
   EXPECT_EQ(plugin->answers().size(), 1u);
-  EXPECT_FALSE(plugin->feed(PacketBuilder().operation().finish(1))) << "a closed session takes nothing";
+  EXPECT_FALSE(plugin->feed(PacketBuilder().operation().finish(1)))
+      << "a closed session takes nothing";
   EXPECT_EQ(rig.ingest.find(9)->records_received, 0u);
 }
 
-void put32(Packet& p, std::size_t at, std::uint32_t value) { std::memcpy(p.data() + at, &value, sizeof value); }
+void put32(Packet& p, std::size_t at, std::uint32_t value) {
+  std::memcpy(p.data() + at, &value, sizeof value);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     All, SessionBadFrame,
@@ -87,24 +92,31 @@ INSTANTIATE_TEST_SUITE_P(
         BadFrame{"Truncated", wire::DecodeError::kTooShort, [](Packet& p) { p.resize(31); }},
         BadFrame{"Magic", wire::DecodeError::kBadMagic, [](Packet& p) { p[0] = std::byte{0}; }},
         BadFrame{"Version", wire::DecodeError::kBadVersion, [](Packet& p) { p[4] = std::byte{9}; }},
-        BadFrame{"HeaderTooSmall", wire::DecodeError::kBadHeader, [](Packet& p) { p[5] = std::byte{24}; }},
-        BadFrame{"HeaderOdd", wire::DecodeError::kBadHeader, [](Packet& p) { p[5] = std::byte{33}; }},
-        BadFrame{"HeaderPastEnd", wire::DecodeError::kBadHeader, [](Packet& p) { p[5] = std::byte{248}; }},
+        BadFrame{"HeaderTooSmall", wire::DecodeError::kBadHeader,
+                 [](Packet& p) { p[5] = std::byte{24}; }},
+        BadFrame{"HeaderOdd", wire::DecodeError::kBadHeader,
+                 [](Packet& p) { p[5] = std::byte{33}; }},
+        BadFrame{"HeaderPastEnd", wire::DecodeError::kBadHeader,
+                 [](Packet& p) { p[5] = std::byte{248}; }},
         BadFrame{"LengthLies", wire::DecodeError::kBadLength, [](Packet& p) { put32(p, 8, 64); }},
-        BadFrame{"CutInARecord", wire::DecodeError::kBadLength, [](Packet& p) { p.resize(p.size() - 8); }},
+        BadFrame{"CutInARecord", wire::DecodeError::kBadLength,
+                 [](Packet& p) { p.resize(p.size() - 8); }},
         BadFrame{"TooLong", wire::DecodeError::kBadLength,
                  [](Packet& p) {
                    p.resize(wire::kMaxFrameBytes + 8);
                    put32(p, 8, wire::kMaxFrameBytes + 8);
                  }},
-        BadFrame{"RecordWithoutLength", wire::DecodeError::kBadRecord, [](Packet& p) { p[33] = std::byte{0}; }},
-        BadFrame{"RecordPastEnd", wire::DecodeError::kBadRecord, [](Packet& p) { p[33] = std::byte{255}; }},
+        BadFrame{"RecordWithoutLength", wire::DecodeError::kBadRecord,
+                 [](Packet& p) { p[33] = std::byte{0}; }},
+        BadFrame{"RecordPastEnd", wire::DecodeError::kBadRecord,
+                 [](Packet& p) { p[33] = std::byte{255}; }},
         BadFrame{"RecordTooShortForItsType", wire::DecodeError::kBadRecord,
                  [](Packet& p) {
                    p = PacketBuilder().add(wire::Goodbye{}, RecordType::kOperation).finish(1);
                  }},
         BadFrame{"Count", wire::DecodeError::kBadCount, [](Packet& p) { p[12] = std::byte{7}; }},
-        BadFrame{"StringPastRecord", wire::DecodeError::kBadString, [](Packet& p) { put32(p, 32 + 40, 4096); }},
+        BadFrame{"StringPastRecord", wire::DecodeError::kBadString,
+                 [](Packet& p) { put32(p, 32 + 40, 4096); }},
         BadFrame{"StringTooLong", wire::DecodeError::kBadString,
                  [](Packet& p) { p[32 + 48 + 2] = std::byte{0xFF}; }}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
@@ -113,14 +125,15 @@ TEST(Session, CountsEachIndexOnceAndGapsAsLost) {
   Rig rig;
   auto plugin = rig.open(9);
   plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).operations(3).finish(1));
-  plugin->feed(PacketBuilder().operations(3).finish(2));  // 2 and 3 again, 4 new
+  plugin->feed(PacketBuilder().operations(3).finish(2));   // 2 and 3 again, 4 new
   plugin->feed(PacketBuilder().operations(2).finish(10));  // 5..9 never came
   const SessionState& state = *rig.ingest.find(9);
   EXPECT_EQ(state.records_received, 6u);
   EXPECT_EQ(state.records_duplicate, 2u);
   EXPECT_EQ(state.records_lost, 5u);
   EXPECT_EQ(state.highest_index, 11u);
-  EXPECT_EQ(state.highest_index, state.records_received + state.records_lost + state.records_before);
+  EXPECT_EQ(state.highest_index,
+            state.records_received + state.records_lost + state.records_before);
   const SnapshotPtr snapshot = rig.snapshot();
   EXPECT_EQ(snapshot->jobs.at(0).communicators.at(0).sums.at(0).operations_by_timing[1], 6u);
   EXPECT_EQ(snapshot->jobs.at(0).lost_operations, 5u);
@@ -130,7 +143,8 @@ TEST(Session, RefusesIndexedRecordsWithoutAUsableIndex) {
   for (const std::uint64_t index : {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
     Rig rig;
     auto plugin = rig.open(9);
-    EXPECT_FALSE(plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).operation().finish(index)));
+    EXPECT_FALSE(
+        plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).operation().finish(index)));
     EXPECT_EQ(rig.ingest.stats().error(IngestError::kBadIndex), 1u) << index;
   }
 }
@@ -151,7 +165,8 @@ TEST(Session, AcknowledgesCumulativelyAndNotMoreOftenThanFourTimesASecond) {
   EXPECT_TRUE(plugin->answers().empty());
   rig.clock.advance_ms(250);
   rig.tick();
-  EXPECT_EQ(plugin->last<wire::Ack>(RecordType::kAck).index, 7u) << "the timer acknowledges what is due";
+  EXPECT_EQ(plugin->last<wire::Ack>(RecordType::kAck).index, 7u)
+      << "the timer acknowledges what is due";
   rig.clock.advance_ms(1000);
   rig.tick();
   EXPECT_TRUE(plugin->answers().empty()) << "nothing new, nothing sent";

@@ -22,7 +22,8 @@ std::filesystem::path golden_path(const std::string& name) {
 }
 Bytes read_golden(const std::string& name) {
   std::ifstream file(golden_path(name), std::ios::binary);
-  const std::vector<char> text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::vector<char> text((std::istreambuf_iterator<char>(file)),
+                               std::istreambuf_iterator<char>());
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }
@@ -34,10 +35,11 @@ struct Seen {
 };
 DecodeError read_all(const Bytes& packet, std::vector<Seen>& seen) {
   FrameHeader header{};
-  return read_frame(packet, header, [&](std::uint8_t type, std::span<const std::byte> r, std::uint64_t index) {
-    seen.push_back({type, {r.begin(), r.end()}, index});
-    return true;
-  });
+  return read_frame(packet, header,
+                    [&](std::uint8_t type, std::span<const std::byte> r, std::uint64_t index) {
+                      seen.push_back({type, {r.begin(), r.end()}, index});
+                      return true;
+                    });
 }
 template <typename Record>
 bool same_body(const Seen& seen, Record expected) {
@@ -49,9 +51,11 @@ bool same_body(const Seen& seen, Record expected) {
 
 TEST(GoldenFrames, AreWhatTheWriterWrites) {
   for (const auto& [name, bytes] : golden::all()) {
-    if (std::getenv("NCCLSCOPE_UPDATE_GOLDEN") != nullptr && !std::filesystem::exists(golden_path(name))) {
+    if (std::getenv("NCCLSCOPE_UPDATE_GOLDEN") != nullptr &&
+        !std::filesystem::exists(golden_path(name))) {
       std::ofstream file(golden_path(name), std::ios::binary);
-      file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      file.write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
     }
     EXPECT_EQ(read_golden(name), bytes) << name;
   }
@@ -68,16 +72,21 @@ TEST(GoldenFrames, HelloAndCommunicatorInitKeepTheirStrings) {
   EXPECT_EQ(hello.realtime_offset_ns, -222);
   EXPECT_EQ(hello.pid, 4711u);
   std::vector<std::pair<StringKey, std::string>> strings;
-  const auto collect = [&](StringKey key, std::string_view text) { strings.emplace_back(key, text); };
+  const auto collect = [&](StringKey key, std::string_view text) {
+    strings.emplace_back(key, text);
+  };
   ASSERT_TRUE(read_strings(seen[0].record, sizeof hello, hello.string_bytes, collect));
   CommunicatorInit init{};
   ASSERT_TRUE(read_record(seen[1].record, init));
   EXPECT_EQ(init.hash, golden::communicator_init().hash);
   ASSERT_TRUE(read_strings(seen[1].record, sizeof init, init.string_bytes, collect));
   const std::vector<std::pair<StringKey, std::string>> expected = {
-      {StringKey::kPluginVersion, "0.1.0"},       {StringKey::kSlurmJobId, "1234"},
-      {StringKey::kRank, "9"},                    {StringKey::kCommunicatorName, "dp"},
-      {StringKey::kGpuPciBusId, "0000:3b:00.0"}, {StringKey::kGpuUuid, "GPU-0b5ed2a4"}};
+      {StringKey::kPluginVersion, "0.1.0"},
+      {StringKey::kSlurmJobId, "1234"},
+      {StringKey::kRank, "9"},
+      {StringKey::kCommunicatorName, "dp"},
+      {StringKey::kGpuPciBusId, "0000:3b:00.0"},
+      {StringKey::kGpuUuid, "GPU-0b5ed2a4"}};
   EXPECT_EQ(strings, expected);
 }
 
@@ -141,7 +150,8 @@ TEST(FrameWriter, RefusesWhatDoesNotFitAndLeavesTheFrameWhole) {
   set_header(o, RecordType::kOperation);
   std::size_t added = 0;
   while (writer.add(o)) ++added;
-  EXPECT_EQ(added, (kMaxFrameBytes - sizeof(FrameHeader)) / sizeof(Operation)) << "never above the limit";
+  EXPECT_EQ(added, (kMaxFrameBytes - sizeof(FrameHeader)) / sizeof(Operation))
+      << "never above the limit";
   const auto packet = writer.finish(1, 2);
   std::vector<Seen> seen;
   EXPECT_EQ(read_all({packet.begin(), packet.end()}, seen), DecodeError::kNone);
@@ -159,10 +169,11 @@ TEST(StringRecordWriter, CutsLongStringsAndLeavesOutWhatDoesNotFit) {
   Hello hello{};
   ASSERT_TRUE(read_record(bytes, hello));
   int found = 0;
-  EXPECT_TRUE(read_strings(bytes, sizeof hello, hello.string_bytes, [&](StringKey, std::string_view text) {
-    EXPECT_EQ(text.size(), kMaxStringBytes);
-    ++found;
-  }));
+  EXPECT_TRUE(
+      read_strings(bytes, sizeof hello, hello.string_bytes, [&](StringKey, std::string_view text) {
+        EXPECT_EQ(text.size(), kMaxStringBytes);
+        ++found;
+      }));
   EXPECT_EQ(found, fitted);
 }
 
@@ -186,7 +197,8 @@ TEST(FrameDecoder, RefusesEveryTruncationOfEveryGoldenFrame) {
 }
 
 TEST(FrameDecoder, SurvivesAnySingleByteChange) {
-  // Memory safety is what matters (this runs under sanitizers); whatever is accepted must lie in the packet.
+  // Memory safety is what matters (this runs under sanitizers); whatever is accepted must lie in
+  // the packet.
   for (const auto& [name, bytes] : golden::all()) {
     for (std::size_t at = 0; at < bytes.size(); ++at) {
       for (const unsigned value : {0u, 1u, 0x7Fu, 0x80u, 0xFFu}) {
@@ -194,8 +206,8 @@ TEST(FrameDecoder, SurvivesAnySingleByteChange) {
         packet[at] = static_cast<std::byte>(value);
         FrameHeader header{};
         std::size_t total = 0;
-        const DecodeError error =
-            read_frame(packet, header, [&](std::uint8_t, std::span<const std::byte> r, std::uint64_t) {
+        const DecodeError error = read_frame(
+            packet, header, [&](std::uint8_t, std::span<const std::byte> r, std::uint64_t) {
               total += r.size();
               Hello hello{};
               if (read_record(r, hello)) {
@@ -217,7 +229,9 @@ TEST(FrameDecoder, StopsWhenTheSinkSaysSo) {
   FrameHeader header{};
   int calls = 0;
   EXPECT_EQ(read_frame(packet, header,
-                       [&](std::uint8_t, std::span<const std::byte>, std::uint64_t) { return ++calls < 2; }),
+                       [&](std::uint8_t, std::span<const std::byte>, std::uint64_t) {
+                         return ++calls < 2;
+                       }),
             DecodeError::kBadRecord);
   EXPECT_EQ(calls, 2);
 }

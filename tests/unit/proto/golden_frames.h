@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The frames behind tests/data/frames/v1. Values are arbitrary but all different, so that a field that moves is
-// noticed. Never change what a released version wrote: add files.
+// The frames behind tests/data/frames/v1. Values are arbitrary but all different, so that a field
+// that moves is noticed. Never change what a released version wrote: add files.
 #pragma once
 
 #include <cstddef>
@@ -64,8 +64,9 @@ inline Operation operation() {
   o.communicator = 3;
   o.function = static_cast<std::uint8_t>(model::Function::kReduceScatter);
   o.datatype = static_cast<std::uint8_t>(model::DataType::kBfloat16);
-  o.algorithm_protocol = static_cast<std::uint8_t>(model::Algorithm::kRing) |
-                         static_cast<std::uint8_t>(static_cast<unsigned>(model::Protocol::kLl128) << 4);
+  o.algorithm_protocol =
+      static_cast<std::uint8_t>(model::Algorithm::kRing) |
+      static_cast<std::uint8_t>(static_cast<unsigned>(model::Protocol::kLl128) << 4);
   o.untimed_reason = static_cast<std::uint8_t>(UntimedReason::kNone);
   o.channels = 16;
   o.channels_seen = 15;
@@ -229,7 +230,8 @@ inline std::vector<std::pair<std::string, Bytes>> all() {
                      refuse.major = 1;
                      add(w, refuse, RecordType::kRefuse);
                    }));
-  // What a later minor version may send: unknown types (one of them indexed), longer bodies, a longer header.
+  // What a later minor version may send: unknown types (one of them indexed), longer bodies, a
+  // longer header.
   Bytes future = frame(500, [](FrameWriter& w) {
     add(w, Goodbye{}, static_cast<RecordType>(99));
     LongerOperation longer{operation(), 0xFFFFFFFFFFFFFFFFu};
