@@ -12,3 +12,18 @@ ncclscope_test(api_base_test
   SOURCES unit/export/api_base_test.cc unit/export/books_test.cc
   LINK ncclscope_agent_api_base
   LABELS unit sanitize)
+
+ncclscope_test(api_baseline_test
+  SOURCES unit/export/api_baseline_test.cc
+  LINK ncclscope_api
+  LABELS unit)
+if(TARGET api_baseline_test)
+  target_compile_definitions(api_baseline_test PRIVATE NCCLSCOPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+endif()
+
+find_program(BUF buf)
+if(BUF)
+  add_test(NAME api_buf_lint COMMAND ${BUF} lint WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}/proto)
+  add_test(NAME api_buf_breaking COMMAND ${BUF} breaking --against baseline.binpb WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}/proto)
+  set_tests_properties(api_buf_lint api_buf_breaking PROPERTIES LABELS unit)
+endif()
