@@ -119,6 +119,7 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
     to.connected = session.connection != nullptr;
     to.said_goodbye = session.said_goodbye;
     to.claimed = session.peer.claimed;
+    to.start_time_ns = session.claims.hello.start_time_ns;
     to.books_seen = from->books_seen;
     if (from->books_seen) {
       to.books = from->books;
