@@ -2,6 +2,7 @@
 //
 // `ncclscope`: one subcommand per task. This file only gathers them.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 
 #include "cli/commands.h"
 #ifdef NCCLSCOPE_CLI_HAS_VERIFY_TRACE
@@ -20,7 +21,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Looks at NCCL communication through the ncclscope agents of one or more nodes.",
                "ncclscope"};
   app.set_version_flag("--version", "ncclscope " NCCLSCOPE_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.footer(
       "Exit status: 0 success; 1 the answer is no (books that do not balance, differences found);\n"
       "2 wrong arguments, or the command could not be run; 3 an agent could not be reached.");
@@ -42,6 +43,10 @@ int main(int argc, char** argv) {
         app.exit(error);  // prints help or what is wrong; a RuntimeError carries a command's status
     const bool of_command = dynamic_cast<const CLI::RuntimeError*>(&error) != nullptr;
     return status == 0 || of_command ? status : kUsage;
+  }
+  if (app.get_subcommands().empty()) {
+    std::fputs(app.help().c_str(), stderr);
+    return kUsage;
   }
   return kSuccess;
 }

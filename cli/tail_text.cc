@@ -14,6 +14,11 @@ void append(std::string& line, const std::string& word) {
   line += word;
 }
 
+/// "1 step", "2 steps".
+std::string counted(std::uint32_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 /// "nid001  4711  00c0ffee12345678 r3": whose record it is.
 template <typename Record>
 std::string source(const std::string& node, const Record& r) {
@@ -46,8 +51,7 @@ std::string operation_line(const std::string& node, const v1::Operation& o) {
   if (!o.algorithm().empty() || !o.protocol().empty())
     append(line, (o.algorithm().empty() ? "?" : o.algorithm()) + "/" +
                      (o.protocol().empty() ? "?" : o.protocol()));
-  if (o.channels_known() && o.channels() > 0)
-    append(line, std::to_string(o.channels()) + " channels");
+  if (o.channels_known() && o.channels() > 0) append(line, counted(o.channels(), "channel"));
   if (o.duration_ns() > 0) {
     append(line, format_duration(static_cast<double>(o.duration_ns()) * 1e-9));
     if (o.busbw() > 0) append(line, "busbw " + format_bandwidth(o.busbw()));
@@ -71,7 +75,7 @@ std::string network_line(const std::string& node, const v1::NetworkPhases& n) {
   append(line, "#" + std::to_string(n.index()) + (n.is_p2p() ? " p2p" : "") + " network " +
                    (n.is_send() ? "send to " : "receive from ") + std::to_string(n.peer()));
   append(line, format_bytes(n.bytes()));
-  append(line, std::to_string(n.steps()) + " steps");
+  append(line, counted(n.steps(), "step"));
   for (int i = 0; i < std::min(n.phase_ns_size(), 3); ++i)
     append(line, std::string(n.is_send() ? kSend[i] : kReceive[i]) + " " +
                      format_duration(static_cast<double>(n.phase_ns(i)) * 1e-9));

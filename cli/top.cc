@@ -38,8 +38,11 @@ struct TopOptions {
   bool json = false;
 };
 
+/// "tp_group 3fa2c1": names repeat, so the hash's beginning goes with them.
 std::string communicator_label(const TopRow& row) {
-  return printable(row.comm_name.empty() ? row.comm : row.comm_name);
+  if (row.comm_name.empty()) return printable(row.comm);
+  constexpr std::size_t kHashDigits = 6;
+  return printable(row.comm_name) + " " + printable(row.comm).substr(0, kHashDigits);
 }
 
 std::string rows_text(const std::vector<TopRow>& rows, std::size_t max_rows,
