@@ -353,6 +353,9 @@ bool Session::send_states(Process& p, Lane& lane, bool last) noexcept {
     Communicator* c = entry.load(kAcquire);
     if (c == nullptr || !is_known(*c) || c->lane != lane.number) continue;
     const auto status = c->status.load(kRelaxed);
+    // Its finalize record was its last word: the agent does not know it any more.
+    const std::uint64_t finalized_at = c->finalize_index.load(kAcquire);
+    if (finalized_at != 0 && finalized_at < cursor_) continue;
     if (w.room() < 2048 && !flush(w, 0)) return false;
     if (c->announced_connection != connection_ ||
         c->announced_version != c->info_version.load(kAcquire)) {
