@@ -74,7 +74,7 @@ run_ranks() {
       if [ "$gpus" -eq 1 ]; then
         export NCCL_HOSTID=ncclscope-node$rank NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
       fi
-      [ -z "${RECORDER_FOLDER:-}" ] || export RECORDER_OUTPUT=$RECORDER_FOLDER/rank$rank.jsonl
+      [ -z "${RECORDER_FOLDER:-}" ] || export NCCLSCOPE_SIM_RECORD=$RECORDER_FOLDER/rank$rank.jsonl
       exec timeout 300 "$program" --rank "$rank" --ranks "$ranks" --device "$device" --iterations "$iterations" \
         --id-file "$out/unique-id" >"$out/$prefix-$rank.jsonl" 2>"$out/$prefix-$rank.log"
     ) &
@@ -90,11 +90,11 @@ heading "$ranks ranks on $gpus GPU(s), with the plugin"
 LD_LIBRARY_PATH=$bin/plugin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
   NCCL_PROFILER_PLUGIN=libnccl-profiler-ncclscope.so NCCLSCOPE_SOCKET=$work/agent.sock run_ranks calls
 sleep 2 # the last frames, and the next snapshot
-"$bin/cli/ncclscope" --api-socket "$work/api.sock" tail --once --json >"$out/operations.jsonl"
-"$bin/cli/ncclscope" --api-socket "$work/api.sock" books >"$out/books.txt"
+"$bin/cli/ncclscope" tail --agent "$work/api.sock" --once --json --operations >"$out/operations.jsonl"
+"$bin/cli/ncclscope" books --agent "$work/api.sock" >"$out/books.txt"
 
-recorder=$(find "$bin" -name 'libncclscope_recorder_plugin.so' | head -n 1)
-if [ -n "$recorder" ]; then
+recorder=$bin/sim/recorder_plugin/libnccl-profiler-recorder5.so
+if [ -e "$recorder" ]; then
   heading "the same with the recorder"
   mkdir -p "$out/recording"
   RECORDER_FOLDER=$out/recording LD_LIBRARY_PATH=$(dirname "$recorder")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \

@@ -134,7 +134,7 @@ class Agent:
         return samples
 
     def books(self):
-        result = subprocess.run([self.build.command_line, "books", "--api-socket", self.api, "--json"],
+        result = subprocess.run([self.build.command_line, "books", "--agent", self.api, "--json"],
                                 capture_output=True, text=True, timeout=20, check=False)
         require(result.returncode in (0, 1), f"ncclscope books ended with {result.returncode}: {result.stderr}")
         return json.loads(result.stdout)
@@ -272,7 +272,7 @@ def expect_nothing_lost(scrapes, processes):
 
 def expect_books(agents, processes):
     """Both sides of every process's books."""
-    books = [book for agent in agents for book in agent.books()["processes"]]
+    books = [book for agent in agents for book in agent.books()]
     require(len(books) == processes, f"{len(books)} books, started {processes} processes")
     for book in books:
         book = {k: int(v) if isinstance(v, str) and v.lstrip("-").isdigit() else v for k, v in book.items()}
@@ -361,6 +361,8 @@ def budget(build, folder):
     with node_agents(build, folder, 1) as agents:
         outcome = Job(build, 1, 8, LAYOUT, 5, PLUGIN, [agents[0].socket], compute_ms=1).wait()
         require(outcome["finished"], f"the job did not finish: {outcome}")
+        wait_until("final books", lambda: [b.get("final") for b in agents[0].books()] == [True] * 8)
+        time.sleep(0.2)  # the next snapshot
         samples = agents[0].scrape()
         series = int(value(samples, "ncclscope_agent_series"))
         print(f"{series} series for 8 GPUs in {LAYOUT}")
@@ -399,11 +401,12 @@ def stopped_agent(build, folder):
 
 
 def killed_agent(build, folder):
-    """kill -9 in the middle, a new agent two seconds later: the books balance, and nothing is lost."""
+    """kill -9 in the middle, a new agent a second later: the books balance, and nothing is lost."""
     expected, _ = truth(build, folder, 4, "fsdp", 80)
     with node_agents(build, folder, 2) as agents:
         job = Job(build, 2, 2, "fsdp", 80, PLUGIN, [a.socket for a in agents], compute_ms=50)
         wait_until("operations at the agent", lambda: sum_of(agents[0].scrape(), "ncclscope_collective_operations_total") > 0)
+        time.sleep(1)  # acknowledgements come at least once a second
         agents[0].kill()
         time.sleep(1)
         require(job.process.poll() is None, "the job ended while the agent was away: give it more steps")
@@ -411,12 +414,12 @@ def killed_agent(build, folder):
         require(job.wait()["finished"], "the job did not finish")
 
         def final():
-            books = agents[0].books()["processes"]
+            books = agents[0].books()
             return len(books) == 2 and all(b.get("final") for b in books)
         wait_until("final books at the new agent", final)
         wait_until("all records at the new agent", lambda: all(
             int(b["records_written"]) == int(b.get("records_received", 0)) + int(b.get("records_before", 0)) +
-            int(b.get("records_lost", 0)) for b in agents[0].books()["processes"]))
+            int(b.get("records_lost", 0)) for b in agents[0].books()))
         books = expect_books(agents, 4)
         lost = sum(int(b.get("records_lost", 0)) for b in books)
         require(lost == 0, f"{lost} records lost over a restart of one second")
