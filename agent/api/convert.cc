@@ -254,7 +254,9 @@ void to_message(const TailRecord& record, const wire::Operation& o, v1::Operatio
   }
   out.set_channels(o.channels);
   out.set_channels_seen(o.channels_seen);
-  out.set_channels_known(!is(flags::kChannelsUnknown));
+  // Only a launch says how many channels there are.
+  out.set_channels_known(is(flags::kTaskSeen) && !is(flags::kCopyEngine) &&
+                         !is(flags::kChannelsUnknown));
   out.set_index(o.index);
   out.set_sequence(o.sequence);
   out.set_sequence_known(is(flags::kSequenceKnown));
