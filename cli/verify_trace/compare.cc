@@ -598,8 +598,13 @@ class Comparer {
         check("progress." + prefix + "completed", enqueued, p / (prefix + "completed"));
       }
     }
-    check("progress.state", communicator.at("finalized").get<bool>() ? "finalized" : "vanished",
-          p / "state");
+    // A process that leaves in good order without destroying its communicator ends it one way or
+    // the other.
+    if (communicator.at("finalized").get<bool>()) {
+      check_any("progress.state", {"finalized"}, p / "state");
+    } else {
+      check_any("progress.state", {"finalized", "vanished"}, p / "state");
+    }
   }
 
   void compare_description(const json& communicator, std::int64_t pid) {
@@ -722,7 +727,8 @@ class Comparer {
       Sum& s = want[{o.at("comm").get<std::string>(), o.at("collective").get<std::string>()}];
       ++s.operations;
       s.bytes += o.at("bytes").get<std::uint64_t>();
-      if (o.at("timing") == "gpu") ++s.timed;
+      // Without bytes there is no bandwidth.
+      if (o.at("timing") == "gpu" && o.at("bytes") != 0) ++s.timed;
     }
     const json& jobs = answer_.at("snapshot").at("jobs");
     for (std::size_t j = 0; j < jobs.size(); ++j) {

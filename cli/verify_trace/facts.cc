@@ -2,6 +2,7 @@
 #include "cli/verify_trace/facts.h"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 
 #include "proto/nccl/profiler_common.h"
@@ -133,16 +134,18 @@ void TraceIndex::add_network(OperationFacts& f, std::int64_t handle) const {
 
 std::vector<OperationFacts> TraceIndex::operations(const json& communicator) const {
   const int ctx = communicator.at("ctx").get<int>();
-  // Recordings with NULL answers name no API handles: there the API calls of the communicator are
-  // taken in order.
-  const bool by_order = (trace_.header.null_handle_types & (nccl::kCollApi | nccl::kP2pApi)) != 0;
+  // Where expected.json names no API handle (recordings with NULL answers, sends to oneself in
+  // place) the calls that no other operation claims are taken in order.
+  std::set<std::int64_t> claimed;
+  for (const json& o : communicator.at("ops")) {
+    if (!o.at("api_h").is_null()) claimed.insert(o.at("api_h").get<std::int64_t>());
+  }
   std::vector<std::size_t> api_lines;
-  if (by_order) {
-    for (std::size_t i = 0; i < trace_.lines.size(); ++i) {
-      const TraceLine& l = trace_.lines[i];
-      const bool api = l.type == nccl::kCollApi || l.type == nccl::kP2pApi;
-      if (l.callback == Callback::kStart && api && l.ctx == ctx) api_lines.push_back(i);
-    }
+  for (std::size_t i = 0; i < trace_.lines.size(); ++i) {
+    const TraceLine& l = trace_.lines[i];
+    const bool api = l.type == nccl::kCollApi || l.type == nccl::kP2pApi;
+    if (l.callback == Callback::kStart && api && l.ctx == ctx && !claimed.contains(l.handle))
+      api_lines.push_back(i);
   }
   std::size_t next_api = 0;
   std::vector<OperationFacts> all;
@@ -154,7 +157,7 @@ std::vector<OperationFacts> TraceIndex::operations(const json& communicator) con
     std::optional<std::size_t> api;
     if (!o.at("api_h").is_null()) {
       api = starts_.at(o.at("api_h").get<std::int64_t>());
-    } else if (by_order && next_api < api_lines.size()) {
+    } else if (next_api < api_lines.size()) {
       const json& fields = trace_.lines[api_lines[next_api]].fields;
       if (fields.at("func") == o.at("func") && fields.at("count") == o.at("count"))
         api = api_lines[next_api++];

@@ -63,12 +63,28 @@ ReplaySession::ReplaySession(Programs programs) : programs_(std::move(programs))
   std::ofstream(config).close();
   const fs::path api = directory_.path() / "api.sock";
   const fs::path log = directory_.path() / "agent.log";
-  agent_.emplace(
-      std::vector<std::string>{programs_.agent.string(), "--config", config.string(), "--socket",
-                               (directory_.path() / "agent.sock").string(), "--api-socket",
-                               api.string(), "--listen", "", "--snapshot-interval-ms", "20",
-                               "--tail-records", "262144", "--grace-seconds", "3600", "--max-sessions", "1000000", "--max-jobs", "100000", "--max-communicators", "1000000"},
-      environment_with({"NCCLSCOPE_", "SLURM_", "NCCL_"}, {}), log);
+  agent_.emplace(std::vector<std::string>{programs_.agent.string(),
+                                          "--config",
+                                          config.string(),
+                                          "--socket",
+                                          (directory_.path() / "agent.sock").string(),
+                                          "--api-socket",
+                                          api.string(),
+                                          "--listen",
+                                          "",
+                                          "--snapshot-interval-ms",
+                                          "20",
+                                          "--tail-records",
+                                          "262144",
+                                          "--grace-seconds",
+                                          "3600",
+                                          "--max-sessions",
+                                          "1000000",
+                                          "--max-jobs",
+                                          "100000",
+                                          "--max-communicators",
+                                          "1000000"},
+                 environment_with({"NCCLSCOPE_", "SLURM_", "NCCL_"}, {}), log);
   client_.emplace("unix:" + api.string());
   if (!client_->ready(milliseconds(15'000))) {
     throw std::runtime_error("agent " + programs_.agent.string() +
@@ -157,7 +173,15 @@ ReplayedFolder ReplaySession::replay(const fs::path& folder, const std::string& 
     settled = is_settled(client_->books(job), pids, true);
     if (!settled) std::this_thread::sleep_for(milliseconds(10));
   }
-  result.answer = client_->answer(job);
+  // The sums come from a snapshot: from one that was made after everything had come.
+  const std::int64_t settled_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                      std::chrono::system_clock::now().time_since_epoch())
+                                      .count();
+  do {
+    std::this_thread::sleep_for(milliseconds(5));
+    result.answer = client_->answer(job);
+  } while (result.answer.at("snapshot").at("time_ns").get<std::int64_t>() <= settled_ns &&
+           std::chrono::steady_clock::now() < end);
   result.answer["settled"] = settled;
   json workers = json::array();
   for (std::size_t i = 0; i < files.size(); ++i) {
