@@ -51,15 +51,14 @@ class EchoGateway final : public IngestGateway {
  public:
   std::unique_ptr<IngestChannel> open(std::string_view origin, std::int64_t uid) override {
     if (refuse_) return nullptr;
-    last_origin_ = origin;
     last_uid_ = uid;
+    EXPECT_EQ(origin, "grpc uid " + std::to_string(uid));
     ++open_;
     return std::make_unique<Channel>(*this);
   }
   std::atomic<bool> refuse_ = false;
   std::atomic<int> open_ = 0;
-  std::string last_origin_;
-  std::int64_t last_uid_ = -2;
+  std::atomic<std::int64_t> last_uid_ = -2;
 
  private:
   class Channel final : public IngestChannel {
@@ -94,9 +93,17 @@ class EchoGateway final : public IngestGateway {
 class RecordingDetail final : public DetailControl {
  public:
   std::uint32_t set_detail(const DetailRequest& request) override {
+    const std::lock_guard lock(mutex_);
     last_ = request;
     return 3;
   }
+  [[nodiscard]] DetailRequest last() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
   DetailRequest last_;
 };
 
@@ -403,18 +410,18 @@ TEST_F(Api, SetDetailReachesOwnProcessesOnlyUnlessAdministrator) {
     bound(context);
     ASSERT_TRUE(agent()->SetDetail(&context, request, &response).ok());
     EXPECT_EQ(response.processes(), 3u);
-    EXPECT_EQ(detail_.last_.uid, -1);
-    EXPECT_EQ(detail_.last_.job_id, "4711");
-    EXPECT_EQ(detail_.last_.level, static_cast<std::uint8_t>(wire::DetailLevel::kFull));
-    EXPECT_TRUE(detail_.last_.network_phases);
-    EXPECT_EQ(detail_.last_.duration_ms, 5'000u);
+    EXPECT_EQ(detail_.last().uid, -1);
+    EXPECT_EQ(detail_.last().job_id, "4711");
+    EXPECT_EQ(detail_.last().level, static_cast<std::uint8_t>(wire::DetailLevel::kFull));
+    EXPECT_TRUE(detail_.last().network_phases);
+    EXPECT_EQ(detail_.last().duration_ms, 5'000u);
   }
   authorizer_->set(Caller{1001, false});
   {
     grpc::ClientContext context;
     bound(context);
     ASSERT_TRUE(agent()->SetDetail(&context, request, &response).ok());
-    EXPECT_EQ(detail_.last_.uid, 1001);
+    EXPECT_EQ(detail_.last().uid, 1001);
   }
   authorizer_->set(Caller{-1, false});
   {
