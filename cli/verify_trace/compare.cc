@@ -206,6 +206,8 @@ class Comparer {
       }
     }
     std::uint64_t visible = 0;
+    std::vector<const OperationFacts*> launched;
+    std::vector<std::size_t> launched_at;
     for (const bool p2p : {false, true}) {
       std::vector<std::size_t> got;
       for (const std::size_t i : reported.operations) {
@@ -233,9 +235,14 @@ class Comparer {
       for (std::size_t i = 0; i < std::min(want.size(), got.size()); ++i)
         compare_operation(*want[i], got[i], index);
       visible += want.size();
-      compare_plans(want, got);
+      const std::size_t pairs = std::min(want.size(), got.size());
+      launched.insert(launched.end(), want.begin(),
+                      want.begin() + static_cast<std::ptrdiff_t>(pairs));
+      launched_at.insert(launched_at.end(), got.begin(),
+                         got.begin() + static_cast<std::ptrdiff_t>(pairs));
       op_.clear();
     }
+    compare_plans(launched, launched_at);
     for (const OperationFacts& f : facts_) check_visibility(f);
     compare_network(communicator, pid);
     compare_progress(communicator, pid);
@@ -473,7 +480,7 @@ class Comparer {
     for (const OperationFacts& f : facts_) {
       if (f.plan != kNoHandle) ++sharing[f.plan];
     }
-    for (std::size_t i = 0; i < std::min(want.size(), got.size()); ++i) {
+    for (std::size_t i = 0; i < want.size(); ++i) {
       const OperationFacts& f = *want[i];
       name_operation(f);
       const Pointer p = Pointer("/operations/" + std::to_string(got[i])) / "plan";
@@ -483,11 +490,13 @@ class Comparer {
       const std::size_t got_first = plan == 0 ? i : first_got.emplace(plan, i).first->second;
       result_.compared.push_back({"plan", p});
       if (expected_first != got_first || (f.plan == kNoHandle) != (plan == 0)) {
-        difference(
-            "plan",
-            f.plan == kNoHandle ? "none" : "launched with #" + std::to_string(expected_first),
-            plan == 0 ? "none"
-                      : std::to_string(plan) + ": launched with #" + std::to_string(got_first));
+        difference("plan",
+                   f.plan == kNoHandle
+                       ? "none"
+                       : "launched with the one numbered " + std::to_string(expected_first),
+                   plan == 0 ? "none"
+                             : std::to_string(plan) + ": launched with the one numbered " +
+                                   std::to_string(got_first));
       }
       const json& fused = f.expected->at("fused");
       const bool shares = f.plan != kNoHandle && sharing[f.plan] > 1;

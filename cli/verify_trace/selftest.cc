@@ -15,6 +15,8 @@ void change_value(json& answer, const ComparedValue& value) {
     list.erase(static_cast<std::size_t>(std::stoull(value.where.back())));
   } else if (v.is_boolean()) {
     v = !v.get<bool>();
+  } else if (value.field == "plan") {
+    v = v == 0 ? 1 : 0;  // plan numbers mean nothing but who shares them
   } else if (v.is_number_float()) {
     v = v.get<double>() == 0.0 ? 1.0 : v.get<double>() * 1.00000001;
   } else if (v.is_number()) {
