@@ -205,6 +205,7 @@ void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t s
     }
   }
   if (whole && reason != UntimedReason::kUnfinished) flags |= of::kComplete;
+  if ((flags & of::kTaskSeen) == 0) flags |= of::kChannelsUnknown;
   const std::uint64_t index = slot.index.load(kRelaxed);
   if (index < kWarmupOperations) flags |= of::kWarmup;
 
@@ -222,8 +223,9 @@ void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t s
   record.root_or_peer = slot.root_or_peer.load(kRelaxed);
   record.index = static_cast<std::uint32_t>(index);
   record.sequence = slot.sequence.load(kRelaxed);
-  record.count_plan =
-      wire::pack_count_plan(slot.count.load(kRelaxed), plan_id(slot.order.load(kRelaxed)));
+  record.count_plan = wire::pack_count_plan(
+      slot.count.load(kRelaxed),
+      slot.in_plan.load(kRelaxed) != 0 ? plan_id(slot.order.load(kRelaxed)) : std::uint16_t{0});
   record.api_time_ns = api;
   record.gpu_start_ns = timed ? start : 0;
   record.duration_enqueue = wire::pack_duration_enqueue(timed ? end - start : 0, enqueue_delay);
@@ -305,6 +307,7 @@ OperationSlot* claim_operation(Lane& lane, Communicator& c, std::uint32_t& slot_
     slot.sweeps.store(0, kRelaxed);
     slot.channels_started.store(0, kRelaxed);
     slot.on_network.store(0, kRelaxed);
+    slot.in_plan.store(0, kRelaxed);
     slot.order.store(kNever, kRelaxed);
     slot.algorithm_protocol.store(0, kRelaxed);
     slot.flags.store(0, kRelaxed);
@@ -373,7 +376,8 @@ void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& tas
   }
   if (to_itself && task.function == model::Function::kSend &&
       counters_drift(p.nccl_version, c.interface_version)) {
-    store_min(c.drift_from, order);
+    // In the plan itself all stamps of a batch are about the same.
+    store_min(c.drift_from, order + 1);
   }
   if (task.function == model::Function::kBroadcast && c.broadcast_visible.load(kRelaxed) == 0) {
     // NCCL counts Broadcasts of this communicator after all.
@@ -462,7 +466,7 @@ Slot* child_slot(Slot (&slots)[N], Token t, std::uint64_t& word) noexcept {
 
 /// Decides whether a channel's stamps belong to the operation, and folds them in. GPU clock, ns.
 void report_channel(Lane& lane, Communicator& c, OperationSlot& slot, unsigned channel,
-                    std::uint64_t start, std::uint64_t end) noexcept {
+                    std::uint64_t start, std::uint64_t end, bool clock_known) noexcept {
   const auto reject = [&slot](UntimedReason reason) {
     if (slot.rejected.load(kRelaxed) == 0)
       slot.rejected.store(static_cast<std::uint8_t>(reason), kRelaxed);
@@ -485,10 +489,9 @@ void report_channel(Lane& lane, Communicator& c, OperationSlot& slot, unsigned c
   // counter.
   const bool call_known = (slot.flags.load(kRelaxed) & (of::kApiSeen | of::kGraph)) != 0;
   if (drifting || call_known) {
-    const bool known = lane.clock.known();
-    if (drifting && !known) return reject(UntimedReason::kCounterDrift);
+    if (drifting && !clock_known) return reject(UntimedReason::kCounterDrift);
     const std::uint64_t doubt = drifting ? 0 : kClockDoubtNs;
-    if (known && lane.clock.latest_host_ns(start) + doubt < slot.api_time_ns.load(kRelaxed)) {
+    if (clock_known && lane.clock.latest_host_ns(start) + doubt < slot.api_time_ns.load(kRelaxed)) {
       return reject(drifting ? UntimedReason::kCounterDrift : UntimedReason::kTimingRejected);
     }
   }
@@ -553,10 +556,11 @@ void stop_kernel(Process& p, Lane& lane, Token t) noexcept {
       slot->rejected.store(static_cast<std::uint8_t>(UntimedReason::kTimingRejected), kRelaxed);
     }
   } else {
-    report_channel(lane, *c, *slot, channel, start, end);
-    // Stale stamps are older than they look, so they only loosen the bound: every report may be
-    // used. Not for its own judgement, though.
+    // No stamp is from the future, so every report tightens the bound, stale ones and this one
+    // included.
+    const bool clock_known = lane.clock.known();
     if (now != 0) lane.clock.observe(now, end);
+    report_channel(lane, *c, *slot, channel, start, end, clock_known);
   }
   if (full) push_channel_detail(lane, *c, *slot, channel, start, end, host_start, now);
   for (;;) {
@@ -602,9 +606,10 @@ std::uint64_t network_key(std::uint64_t operation, bool is_send) noexcept {
 }
 
 NetworkSlot* network_slot(Lane& lane, std::uint64_t key, bool create) noexcept {
+  // Fibonacci hashing: tokens of neighbouring slots differ in few bits.
   const std::size_t base =
-      static_cast<std::size_t>((key ^ (key >> 60) ^ (key >> 16) * 31) % kNetworkSlots);
-  for (unsigned probe = 0; probe < 8; ++probe) {
+      static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> 58) % kNetworkSlots;
+  for (unsigned probe = 0; probe < kChildProbes; ++probe) {
     NetworkSlot& n = lane.network[(base + probe) % kNetworkSlots];
     std::uint64_t have = n.key.load(kAcquire);
     if (have == key) return &n;
@@ -851,10 +856,9 @@ void* start_task(void* context, const Task& task) noexcept {
   }
   Lane& lane = *p.lanes[c->lane].load(kAcquire);
   const Token plan = Token::from_handle(task.group);
-  const std::uint32_t order =
-      plan.kind() == Kind::kPlan && plan.salt() == p.salt && plan.generation() != kNever
-          ? plan.generation()
-          : c->plan.load(kRelaxed);
+  const bool in_plan =
+      plan.kind() == Kind::kPlan && plan.salt() == p.salt && plan.generation() != kNever;
+  const std::uint32_t order = in_plan ? plan.generation() : c->plan.load(kRelaxed);
   const OwnTime own(lane, order % kSampleOperations == kSampleOperations - 1, kSampleOperations);
   bump(lane.events[task.copy_engine ? 12 : p2p ? 2 : 1]);
   if (task.describes_communicator) describe_communicator(*c, task);
@@ -875,6 +879,7 @@ void* start_task(void* context, const Task& task) noexcept {
           c->late_tasks_seen.store(1, kRelaxed);
       }
       // A plan is submitted in one go: its time serves for all its tasks.
+      slot.in_plan.store(in_plan ? 1 : 0, kRelaxed);
       fill_task(p, *c, slot, task, order, c->plan_time_ns.load(kRelaxed), slot.flags.load(kRelaxed),
                 true);
       return Token(Kind::kOperation, c->lane, p.salt, parent.generation(), parent.index()).handle();
@@ -894,6 +899,7 @@ void* start_task(void* context, const Task& task) noexcept {
   slot->group.store(0, kRelaxed);
   // A parent that was only captured: this is a replay of the graph.
   const bool graph = parent.kind() == Kind::kCaptured && parent.salt() == p.salt;
+  slot->in_plan.store(in_plan ? 1 : 0, kRelaxed);
   fill_task(p, *c, *slot, task, order, now, graph ? of::kGraph : std::uint16_t{0}, false);
   return Token(Kind::kOperation, c->lane, p.salt, open_slot(*slot), at).handle();
 }
@@ -1154,10 +1160,15 @@ void record_state(void* handle, nccl::EventState state, bool has_value,
 
 namespace {
 
-/// Closes the open operations of `c` (null: of all). Returns how many had been launched and were
-/// not complete.
-std::uint32_t close_operations(Process& p, Lane& lane, const Communicator* c) noexcept {
-  std::uint32_t unfinished = 0;
+struct Closed {
+  std::uint32_t unfinished = 0;                        // launched and not complete
+  std::uint64_t first_collective = ~std::uint64_t{0};  // lowest index of an unfinished one
+  std::uint64_t first_p2p = ~std::uint64_t{0};
+};
+
+/// Closes the open operations of `c` (null: of all).
+Closed close_operations(Process& p, Lane& lane, const Communicator* c) noexcept {
+  Closed closed;
   for (OperationSlot& slot : lane.operations) {
     std::uint64_t state = slot.state.load(kAcquire);
     while (st::phase(state) == st::kOpen) {
@@ -1170,14 +1181,20 @@ std::uint32_t close_operations(Process& p, Lane& lane, const Communicator* c) no
       const UntimedReason reason = !launched ? UntimedReason::kApiOnly
                                    : whole   ? UntimedReason::kNone
                                              : UntimedReason::kUnfinished;
+      const std::uint64_t index = slot.index.load(kRelaxed);
+      const bool p2p = model::is_point_to_point(slot.function.load(kRelaxed));
       if (close_from(p, lane, slot, state, reason)) {
-        if (reason == UntimedReason::kUnfinished) ++unfinished;
+        if (reason == UntimedReason::kUnfinished) {
+          ++closed.unfinished;
+          std::uint64_t& first = p2p ? closed.first_p2p : closed.first_collective;
+          first = std::min(first, index);
+        }
         break;
       }
       state = slot.state.load(kAcquire);
     }
   }
-  return unfinished;
+  return closed;
 }
 
 }  // namespace
@@ -1199,10 +1216,10 @@ void finalize_communicator(void* context) noexcept {
   wire::set_header(record, wire::RecordType::kCommunicatorFinalize);
   record.collectives_enqueued = c->next_collective.load(kRelaxed);
   record.p2p_enqueued = c->next_p2p.load(kRelaxed);
-  record.collectives_completed =
-      std::min(record.collectives_enqueued, oldest_operation(lane, *c, false).index);
-  record.p2p_completed = std::min(record.p2p_enqueued, oldest_operation(lane, *c, true).index);
-  record.unfinished = close_operations(p, lane, c);
+  const Closed closed = close_operations(p, lane, c);
+  record.collectives_completed = std::min(record.collectives_enqueued, closed.first_collective);
+  record.p2p_completed = std::min(record.p2p_enqueued, closed.first_p2p);
+  record.unfinished = closed.unfinished;
   record.communicator = c->wire_id.load(kRelaxed);
   record.time_ns = monotonic_ns();
   record.seen = record.collectives_enqueued + record.p2p_enqueued;

@@ -101,6 +101,7 @@ struct alignas(32) OperationSlot {
   std::atomic<std::uint8_t> sweeps{0};    // sweeper: consecutive sweeps in which it looked finished
   std::atomic<std::uint8_t> channels_started{0};
   std::atomic<std::uint8_t> on_network{0};  // a proxy operation of it is in progress
+  std::atomic<std::uint8_t> in_plan{0};     // `order` is the number of its own plan
   std::atomic<std::uint8_t> algorithm_protocol{0};
   std::atomic<std::uint16_t> flags{0};  // wire::operation_flags
   std::atomic<std::uint32_t> sequence{0};
