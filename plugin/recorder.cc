@@ -880,8 +880,8 @@ void* start_task(void* context, const Task& task) noexcept {
       }
       // A plan is submitted in one go: its time serves for all its tasks.
       slot.in_plan.store(in_plan ? 1 : 0, kRelaxed);
-      fill_task(p, *c, slot, task, order, c->plan_time_ns.load(kRelaxed), slot.flags.load(kRelaxed),
-                true);
+      const std::uint64_t enqueued = in_plan ? c->plan_time_ns.load(kRelaxed) : monotonic_ns();
+      fill_task(p, *c, slot, task, order, enqueued, slot.flags.load(kRelaxed), true);
       return Token(Kind::kOperation, c->lane, p.salt, parent.generation(), parent.index()).handle();
     }
   }
