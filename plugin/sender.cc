@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,8 +23,10 @@ namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
 constexpr int kNice = 10;
-/// How often exit looks whether the sender is between two intervals. It spins, it does not wait.
-constexpr int kExitAttempts = 200'000;
+/// Exit waits for the sender's interval in progress at most this long: a starved sender may need
+/// it.
+constexpr int kExitWaitUs = 100'000;
+constexpr int kExitStepUs = 500;
 
 struct Sender {
   Session sessions[kMaxLanes];
@@ -80,15 +83,16 @@ void flush_at_exit() noexcept {
   Process& p = process();
   if (!p.active.load(kAcquire) || p.lane_count.load(kAcquire) == 0) return;
   sender.stopped.store(true, std::memory_order_release);
-  for (int i = 0; i < kExitAttempts; ++i) {
+  for (int waited_us = 0; waited_us <= kExitWaitUs; waited_us += kExitStepUs) {
     bool idle = false;
-    if (sender.busy.compare_exchange_weak(idle, true, std::memory_order_acq_rel)) {
+    if (sender.busy.compare_exchange_strong(idle, true, std::memory_order_acq_rel)) {
       close_all_operations();
       tick_all(true);
       // Kept busy: nothing may follow the goodbye.
       return;
     }
-    __builtin_ia32_pause();
+    const timespec step{0, kExitStepUs * 1000};
+    (void)nanosleep(&step, nullptr);
   }
 }
 

@@ -14,7 +14,8 @@ namespace ncclscope::plugin {
 /// stay in the rings.
 bool start_sender() noexcept;
 
-/// What exit can still do without waiting: closes open operations and sends what fits.
+/// What exit can still do: closes open operations and sends what fits. Waits at most 0.1 s for a
+/// starved sender and 0.1 s for an agent that is there; not at all for one that is not.
 void flush_at_exit() noexcept;
 
 /// In a fork's child: forgets the parent's thread and sockets.

@@ -28,6 +28,13 @@ constexpr std::uint32_t kMaxBackoffMs = 250;
 constexpr std::uint32_t kHeartbeatMs = 1'000;
 constexpr std::uint32_t kBooksMs = 300;
 
+/// How long to wait for what is usually there at once.
+constexpr int kAnswerMs = 20;
+constexpr int kLastAnswerMs = 100;  // at exit
+/// An agent that has not answered a hello by now is asked again on a new connection.
+constexpr std::uint32_t kWelcomeMs = 5'000;
+constexpr int kLastDrains = 8;
+
 // One frame under construction; the sender is the only user.
 alignas(8) std::byte frame_buffer[wire::kMaxFrameBytes];
 
@@ -51,6 +58,11 @@ void Session::disconnect() noexcept {
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
   state_ = State::kDisconnected;
+}
+
+void Session::wait_for(short event, int milliseconds) const noexcept {
+  pollfd wait{fd_, event, 0};
+  (void)poll(&wait, 1, milliseconds);
 }
 
 bool Session::connect_to_agent(Process& p) noexcept {
@@ -495,22 +507,34 @@ void Session::tick(Process& p, Lane& lane, bool last) noexcept {
     apply_mask(p);
   }
 
-  if (state_ == State::kDisconnected && !last) {
-    if (wait_ticks_ > 0) {
+  if (state_ == State::kDisconnected) {
+    if (wait_ticks_ > 0 && !last) {
       --wait_ticks_;
     } else if (connect_to_agent(p) && send_hello(p, lane)) {
       state_ = State::kGreeted;
+      greeted_ticks_ = 0;
       // The answer is usually a fraction of a millisecond away, and a process may be short-lived.
-      pollfd wait{fd_, POLLIN, 0};
-      (void)poll(&wait, 1, 20);
+      wait_for(POLLIN, last ? kLastAnswerMs : kAnswerMs);
     } else {
       disconnect();
       backoff_ticks_ = std::min(backoff_ticks_ * 2, ticks(kMaxBackoffMs, p.settings.interval_ms));
       wait_ticks_ = backoff_ticks_ - 1;
     }
+  } else if (state_ == State::kGreeted && last) {
+    wait_for(POLLIN, kLastAnswerMs);
   }
   if (state_ != State::kDisconnected) receive(p, lane);
+  if (state_ == State::kGreeted && ++greeted_ticks_ > ticks(kWelcomeMs, p.settings.interval_ms))
+    disconnect();
   if (state_ == State::kWelcomed) drain(p, lane);
+  if (last) {
+    // The socket's buffer holds less than the ring.
+    for (int i = 0;
+         i < kLastDrains && state_ == State::kWelcomed && cursor_ < lane.ring.next_index(); ++i) {
+      wait_for(POLLOUT, 10);
+      drain(p, lane);
+    }
+  }
   if (state_ == State::kWelcomed) (void)send_states(p, lane, last);
   recycle_communicators(p, lane);
 }

@@ -28,6 +28,7 @@ class Session {
   enum class State : std::uint8_t { kDisconnected, kGreeted, kWelcomed };
 
   bool connect_to_agent(Process& p) noexcept;
+  void wait_for(short event, int milliseconds) const noexcept;
   bool send_hello(Process& p, Lane& lane) noexcept;
   void receive(Process& p, Lane& lane) noexcept;
   void handle(Process& p, Lane& lane, std::span<const std::byte> record) noexcept;
@@ -43,7 +44,8 @@ class Session {
   int fd_ = -1;
   std::uint32_t wait_ticks_ = 0;  // before the next attempt to connect
   std::uint32_t backoff_ticks_ = 1;
-  std::uint64_t connection_ = 0;  // number of the connection, for what was announced on it
+  std::uint32_t greeted_ticks_ = 0;  // since the hello
+  std::uint64_t connection_ = 0;     // number of the connection, for what was announced on it
   std::uint64_t connects_ = 0;
   std::uint64_t frames_sent_ = 0;
   std::uint64_t agent_instance_ = 0;
