@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 constexpr int kSenderIntervalMs = 5;
 constexpr milliseconds kReplayLimit{120'000};
 constexpr milliseconds kExitLimit{20'000};
+constexpr milliseconds kKnownLimit{5'000};
 constexpr milliseconds kSettleLimit{15'000};
 
 fs::path first_existing(const fs::path& base, const std::vector<const char*>& candidates) {
@@ -155,6 +156,12 @@ ReplayedFolder ReplaySession::replay(const fs::path& folder, const std::string& 
           text_of(logs[i]));
     }
     pids.push_back(children[i].pid());
+  }
+  // The recorded processes lived for seconds: nobody leaves before the agent knows them all.
+  const auto known_by = std::chrono::steady_clock::now() + kKnownLimit;
+  while (!is_settled(client_->books(job), pids, false) &&
+         std::chrono::steady_clock::now() < known_by) {
+    std::this_thread::sleep_for(milliseconds(5));
   }
   for (Child& c : children) c.close_stdin();
   for (std::size_t i = 0; i < children.size(); ++i) {
