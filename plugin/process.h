@@ -59,6 +59,7 @@ struct Process {
 
 /// The one instance. Constant-initialised and trivially destructible: usable before and after every
 /// other static.
+// NOLINTNEXTLINE(bugprone-dynamic-static-initializers): constinit
 extern constinit Process the_process __attribute__((visibility("hidden")));
 [[nodiscard]] inline Process& process() noexcept {
   return the_process;

@@ -23,6 +23,9 @@ struct RecordWords {
   std::uint64_t word[kRecordBytes / 8];
 };
 
+/// A writer that loses the race for a cell this often gives its record up.
+inline constexpr int kMaxPushAttempts = 1 << 12;
+
 template <std::size_t kCapacity>
 class RecordRing {
  public:
@@ -42,7 +45,7 @@ class RecordRing {
     static_assert(sizeof(Record) == kRecordBytes && std::is_trivially_copyable_v<Record>);
     RecordWords words;
     std::memcpy(&words, &record, sizeof words);
-    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    for (int attempt = 0; attempt < kMaxPushAttempts; ++attempt) {
       std::uint64_t index = next_.load(std::memory_order_relaxed);
       Cell& cell = cells_[index % kCapacity];
       std::uint64_t seen = cell.sequence.load(std::memory_order_acquire);
@@ -93,8 +96,6 @@ class RecordRing {
   }
 
  private:
-  static constexpr int kMaxAttempts = 1 << 12;
-
   struct alignas(64) Cell {
     std::atomic<std::uint64_t> sequence;
     std::atomic<std::uint64_t> word[kRecordBytes / 8];

@@ -264,7 +264,7 @@ void Session::drain(Process& p, Lane& lane) noexcept {
     return true;
   };
   // Bounded: a producer at full pace must not keep the sender in here for ever.
-  std::uint64_t budget = 4 * lane.ring.capacity();
+  std::uint64_t budget = 4 * kRingRecords;
   while (budget-- > 0) {
     RecordWords words;
     const auto read = lane.ring.read(frame_cursor, words);
