@@ -46,6 +46,10 @@ for program in "${programs[@]}"; do
     code=1
   fi
 done
+if [[ -z "$filter" || agent_load =~ $filter ]]; then
+  echo "bench.sh: agent_load" >&2
+  /usr/bin/python3 tests/bench/agent_load.py --build build/release --out "$results/agent_load.json" || code=1
+fi
 if [ -n "$json" ]; then
   /usr/bin/python3 scripts/bench_bars.py ${filter:+--partial} "$results" | tee "$json" || code=1
 else
