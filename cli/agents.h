@@ -14,7 +14,7 @@
 
 #include "ncclscope/v1/agent.grpc.pb.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's
 class App;
 }
 

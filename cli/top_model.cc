@@ -29,7 +29,9 @@ bool is_synchronising(std::string_view collective) {
 
 struct JobKey {
   std::string cluster, job_id;
-  auto operator<=>(const JobKey&) const = default;
+  bool operator<(const JobKey& other) const {
+    return std::tie(cluster, job_id) < std::tie(other.cluster, other.job_id);
+  }
 };
 JobKey key_of(const v1::JobSnapshot& job) {
   return {job.job().cluster(), job.job().job_id()};

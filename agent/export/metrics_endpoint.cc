@@ -7,7 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
+#include <cstring>
+#include <system_error>
 #include <utility>
 
 namespace ncclscope::agent {
@@ -23,12 +26,14 @@ std::uint64_t resident_bytes() {
   // statm counts pages: size resident ...
   std::FILE* file = std::fopen("/proc/self/statm", "re");
   if (file == nullptr) return 0;
-  unsigned long long size = 0;
-  unsigned long long resident = 0;
-  const int fields = std::fscanf(file, "%llu %llu", &size,
-                                 &resident);  // NOLINT(cert-err34-c): the kernel wrote it
+  char text[128] = {};
+  const bool read = std::fgets(text, sizeof text, file) != nullptr;
   std::fclose(file);
-  return fields == 2 ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+  const char* space = read ? std::strchr(text, ' ') : nullptr;
+  std::uint64_t pages = 0;
+  if (space == nullptr || std::from_chars(space + 1, text + sizeof text, pages).ec != std::errc())
+    return 0;
+  return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 double seconds(const timeval& t) {
@@ -62,7 +67,7 @@ SelfStats read_self() {
   static const std::int64_t first_call_ns = clock_ns(CLOCK_REALTIME);
   SelfStats self;
   self.now_ns = clock_ns(CLOCK_REALTIME);
-  self.start_time_seconds = static_cast<double>(first_call_ns / 1'000'000) * 1e-3;
+  self.start_time_seconds = static_cast<double>(first_call_ns) * 1e-9;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   self.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
