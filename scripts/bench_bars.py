@@ -3,6 +3,7 @@
 """Turns Google Benchmark's JSON files into the bars of the project, one JSON line per bar.
 
   bench_bars.py [--partial] FOLDER   FOLDER holds <program>.json; --partial: bars without a figure are not an error
+  bench_bars.py --markdown FILE      the lines of FILE (bench.sh --json) as the table of the README
 
 A line: name, what, value, unit, bar, ok, machine. Bars without a limit (bar null) are figures beside the bars, cold
 caches for instance: they are printed, and never miss. BARS is the only place that knows which benchmark and which of
@@ -90,7 +91,21 @@ def figures(folder: pathlib.Path):
             yield row["name"], row
 
 
+def markdown(path: pathlib.Path) -> int:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    print("| what | measured | bar |\n| --- | --- | --- |")
+    for line in lines:
+        bar = line["bar"] or {}
+        text = f"≤ {bar['at_most']:g}" if "at_most" in bar else f"≥ {bar['at_least']:g}" if bar else ""
+        value = "not measured" if line["value"] is None else f"{line['value']:.3g} {line['unit']}"
+        print(f"| {line['what']} | {value}{' (missed)' if line['ok'] is False else ''} | {text} |")
+    print(f"\n{lines[0]['machine']}; one run of `scripts/bench.sh`.")
+    return 0
+
+
 def main() -> int:
+    if len(sys.argv) == 3 and sys.argv[1] == "--markdown":
+        return markdown(pathlib.Path(sys.argv[2]))
     partial = "--partial" in sys.argv[1:]
     folders = [a for a in sys.argv[1:] if a != "--partial"]
     if len(folders) != 1:
