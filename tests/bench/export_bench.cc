@@ -2,13 +2,18 @@
 //
 // Cost of one scrape of a node by number of series: walk, text, gzip. Time is CPU time of the
 // rendering thread. Bar: 10,000 series with gzip <= 20 ms.
+#include <arpa/inet.h>
 #include <benchmark/benchmark.h>
+#include <netinet/in.h>
 #include <prometheus/text_serializer.h>
+#include <sys/socket.h>
 
 #include <memory>
 #include <string>
 
+#include "agent/base/scoped_fd.h"
 #include "agent/export/byte_sink.h"
+#include "agent/export/http_server.h"
 #include "agent/export/metrics_endpoint.h"
 #include "agent/export/prometheus_collectable.h"
 #include "agent/export/text_writer.h"
@@ -36,7 +41,7 @@ void report(benchmark::State& state, std::size_t bytes, std::uint64_t series) {
   state.counters["series"] = static_cast<double>(series);
   state.counters["bytes"] = static_cast<double>(bytes);
   state.counters["time_per_series"] = benchmark::Counter(
-      static_cast<double>(series) * 1e-9,
+      static_cast<double>(series),
       benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
@@ -81,6 +86,44 @@ void BM_ScrapePrometheusCpp(benchmark::State& state) {
   state.counters["bytes"] = static_cast<double>(bytes);
 }
 BENCHMARK(BM_ScrapePrometheusCpp)->Arg(10'000)->Unit(benchmark::kMillisecond);
+
+/// The same through the HTTP server, a connection per scrape: CPU time of the whole process, the
+/// client included.
+void BM_ScrapeOverHttp(benchmark::State& state) {
+  SnapshotStore store;
+  store.publish(snapshot_of(state.range(0)));
+  MetricsEndpoint endpoint(store);
+  HttpRouter router;
+  endpoint.add_to(router);
+  const auto server =
+      start_http_server({}, [&](const HttpRequest& request) { return router.handle(request); });
+  if (!server.ok()) return state.SkipWithError(server.status().message().c_str());
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(server.value()->port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  constexpr std::string_view kRequest =
+      "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text;version=1.0.0\r\n"
+      "Accept-Encoding: gzip\r\nConnection: close\r\n\r\n";
+  std::size_t bytes = 0;
+  for (auto _ : state) {
+    const ScopedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+        ::send(fd.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL) < 0)
+      return state.SkipWithError("cannot reach the server");
+    char part[65536];
+    bytes = 0;
+    for (ssize_t got; (got = ::recv(fd.get(), part, sizeof part, 0)) > 0;)
+      bytes += static_cast<std::size_t>(got);
+  }
+  state.counters["bytes"] = static_cast<double>(bytes);
+}
+BENCHMARK(BM_ScrapeOverHttp)
+    ->Arg(10'000)
+    ->Arg(100'000)
+    ->MeasureProcessCPUTime()
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace ncclscope::agent
