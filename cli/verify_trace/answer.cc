@@ -145,18 +145,18 @@ json AgentClient::answer(const std::string& job) {
 
 bool is_settled(const json& books, const std::vector<std::int64_t>& pids, bool final_only) {
   for (const std::int64_t pid : pids) {
-    bool found = false;
+    std::uint64_t written = 0;
     for (const json& b : books) {
       if (b.at("pid").get<std::int64_t>() != pid) continue;
-      found = true;
       const auto number = [&b](const char* key) { return b.at(key).get<std::uint64_t>(); };
       const bool all_came =
           number("records_received") + number("records_lost") + number("records_before") >=
           number("records_written");
+      written += number("records_written");
       const bool over = b.at("final").get<bool>() || b.at("state") == "gone";
       if (!all_came || (final_only && !over)) return false;
     }
-    if (!found) return false;
+    if (written == 0) return false;
   }
   return true;
 }

@@ -35,9 +35,9 @@ class AgentClient {
   std::unique_ptr<v1::AgentService::Stub> stub_;
 };
 
-/// True when the agent holds all that the processes have written: every one of them has sessions,
-/// nothing is under way. @param final_only  also wants every process to have said goodbye or to be
-/// gone
+/// True when the agent holds what the processes say they have written, which is something, from
+/// every one of them.
+/// @param final_only  also wants every process to have said goodbye or to be gone
 [[nodiscard]] bool is_settled(const nlohmann::json& books, const std::vector<std::int64_t>& pids,
                               bool final_only);
 

@@ -26,29 +26,34 @@ std::atomic<std::int64_t> g_now{0};
 
 /// Recorded time jumps between two lines. A thread that is not part of the recording (the plugin's
 /// sender) must not see a jump between two reads that belong together, such as CLOCK_REALTIME -
-/// CLOCK_MONOTONIC: reads in one burst give one time. The threads of the recording see each line's
-/// own time.
+/// CLOCK_MONOTONIC: reads in one burst give one time, and a read of the other clock than the last
+/// one always belongs to it, however long the thread was preempted. The threads of the recording
+/// see each line's own time.
 constexpr std::int64_t kBurstGapNs = 2'000'000;
-constexpr std::int64_t kLongestBurstNs = 100'000'000;
+constexpr std::int64_t kLongestBurstNs = 1'000'000'000;
 thread_local bool t_takes_part = false;
 thread_local std::int64_t t_kept_now = 0;
 thread_local std::int64_t t_burst_began_ns = 0;
 thread_local std::int64_t t_last_read_ns = 0;
+thread_local bool t_last_monotonic = false;
 
 using ClockGettime = int (*)(clockid_t, timespec*);
 ClockGettime g_real_clock_gettime = nullptr;
 
-std::int64_t now_for_this_thread() {
+std::int64_t now_for_this_thread(bool monotonic) {
   const std::int64_t now = g_now.load(std::memory_order_acquire);
   if (t_takes_part) return now;
   timespec real{};
   g_real_clock_gettime(CLOCK_MONOTONIC, &real);
   const std::int64_t real_ns = real.tv_sec * 1'000'000'000 + real.tv_nsec;
-  if (real_ns - t_last_read_ns > kBurstGapNs || real_ns - t_burst_began_ns > kLongestBurstNs) {
+  const bool pair = monotonic != t_last_monotonic;
+  if ((!pair && real_ns - t_last_read_ns > kBurstGapNs) ||
+      real_ns - t_burst_began_ns > kLongestBurstNs) {
     t_burst_began_ns = real_ns;
     t_kept_now = now;
   }
   t_last_read_ns = real_ns;
+  t_last_monotonic = monotonic;
   return t_kept_now;
 }
 
@@ -108,7 +113,8 @@ extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t id
   if ((!monotonic && !realtime) || is_real_caller(caller)) {
     return static_cast<int>(syscall(SYS_clock_gettime, id, out));
   }
-  const std::int64_t ns = (monotonic ? g_monotonic_ns : g_realtime_ns) + now_for_this_thread();
+  const std::int64_t ns =
+      (monotonic ? g_monotonic_ns : g_realtime_ns) + now_for_this_thread(monotonic);
   out->tv_sec = ns / 1'000'000'000;
   out->tv_nsec = ns % 1'000'000'000;
   return 0;
