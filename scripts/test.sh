@@ -68,9 +68,10 @@ if [ "$fast" -eq 0 ]; then
   scripts/fetch-nccl.sh || echo "fetch-nccl.sh failed: tests/gpu is compiled only if NCCL is found elsewhere"
 fi
 check "build (release)" configure_and_build release
-[ "$failed" -gt 0 ] || run_ctest release
+built=$((failed == 0))
+[ "$built" -eq 0 ] || run_ctest release
 check "format" scripts/format.sh --check
-if [ "$fast" -eq 0 ] && [ "$failed" -eq 0 ]; then
+if [ "$fast" -eq 0 ] && [ "$built" -eq 1 ]; then
   for preset in asan tsan; do
     before=$failed
     check "build ($preset)" configure_and_build "$preset"
