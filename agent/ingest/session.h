@@ -98,7 +98,7 @@ class Session {
   SessionState* state_ = nullptr;
   std::vector<OutFrame> output_;
   std::uint64_t opened_at_ns_;
-  std::uint64_t now_ns_ = 0;        // of the frame being handled
+  std::uint64_t now_ns_ = 0;  // of the frame being handled
   std::uint64_t last_ack_ns_ = 0;
   std::uint64_t last_ack_index_ = 0;
   IngestError failure_{};

@@ -237,7 +237,7 @@ struct Books {
   std::uint64_t stops_unmatched;   // stop or record of a handle that is not alive
   std::uint64_t children_dropped;  // kernel-channel, proxy and step events without a slot
   std::uint64_t callback_ns;       // estimated own time on NCCL's and the application's threads
-  std::uint64_t callbacks;           // startEvent calls, all types
+  std::uint64_t callbacks;         // startEvent calls, all types
   std::uint64_t sender_cpu_ns;     // CPU time of the sender thread
   std::uint64_t frames_sent;
   std::uint64_t connects;
