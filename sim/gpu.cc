@@ -228,11 +228,11 @@ void Host::Impl::run_kernel(const PlanPtr& plan, const Conditions& state) {
     std::vector<Item> items;
     for (const TaskPtr& task : tasks) {
       // A send and a receive that share a round are one work item per channel.
-      const Task* partner = task->partner.get();
+      const std::shared_ptr<const Task> partner = task->partner.lock();
       for (const int channel : task->channels) {
         if (partner != nullptr && task->is_p2p && task->func == Func::kRecv) {
           const auto same = std::find_if(items.begin(), items.end(), [&](const Item& item) {
-            return item.task == partner && item.channel == channel;
+            return item.task == partner.get() && item.channel == channel;
           });
           if (same != items.end()) {
             items.push_back({task.get(), channel, same->value});

@@ -303,15 +303,16 @@ std::vector<ProxyWork> Host::Impl::proxy_work(const PlanPtr& plan) {
         std::lock_guard guard(comm.counter_mutex);
         ChannelCounters& counters = comm.counters[static_cast<std::size_t>(channel)];
         bool shared = false;
-        if (task->is_p2p && task->func == Func::kRecv && task->partner != nullptr) {
-          const auto& others = task->partner->channels;
-          shared = task->partner->counted_by_host &&
+        const std::shared_ptr<const Task> partner = task->partner.lock();
+        if (task->is_p2p && task->func == Func::kRecv && partner != nullptr) {
+          const auto& others = partner->channels;
+          shared = partner->counted_by_host &&
                    std::find(others.begin(), others.end(), channel) != others.end();
         }
         target = shared ? counters.host : ++counters.host;
         if (shared) {
           for (auto& earlier : work) {
-            if (earlier.kernel && earlier.task == task->partner && earlier.channel == channel) {
+            if (earlier.kernel && earlier.task == partner && earlier.channel == channel) {
               target = earlier.target;
             }
           }

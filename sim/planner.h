@@ -112,7 +112,8 @@ struct Task {
   int p2p_round = 0;
   bool counted_by_host = true;  ///< host counts its work items too (not for a self copy)
   std::uint64_t pair_index = 0;
-  std::shared_ptr<Task> partner;  ///< other half of a fused send/recv work item
+  std::weak_ptr<Task>
+      partner;  ///< other half of a fused send/recv work item (each knows the other)
 
   // As reported.
   void* handle = nullptr;
