@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# ncclscope_fuzzer(name SOURCES ... LINK ...): a libFuzzer program in build/fuzz/fuzz.
+function(ncclscope_fuzzer name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} ncclscope_options Threads::Threads)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+  add_dependencies(ncclscope_fuzzers ${name})
+endfunction()
+
+ncclscope_fuzzer(ncclscope_frame_fuzzer SOURCES fuzz/frame_fuzzer.cc LINK ncclscope_proto)
+ncclscope_fuzzer(ncclscope_session_fuzzer SOURCES fuzz/session_fuzzer.cc LINK ncclscope_agent_aggregate)
