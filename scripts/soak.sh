@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The long checks that are too slow for every test run: fuzzers for minutes, one JSON line per check.
+# The long checks that are too slow for every test run: fuzzers for minutes, ten million operations past a full ring,
+# all recordings three times. One JSON line per check.
 #   scripts/soak.sh [--seconds N] [--json FILE]
 #   --seconds N   time for each fuzzer (default 300)
 #   --json FILE   also writes the lines there (default docs/measurements/soak.json)
@@ -57,5 +58,26 @@ for fuzzer in "${fuzzers[@]}"; do
   printf '{"check":"fuzz","name":"%s","seconds":%d,"runs":%d,"seed_folders":%d,"date":"%s","ok":%s}\n' \
     "$name" "$seconds" "${runs:-0}" "${#seeds[@]}" "$(date -u +%Y-%m-%d)" "$ok" | tee -a "$json.new"
 done
+
+# The release's programs: a flood past a full ring with exact books, and every recording again and again.
+cmake --preset release >build/release.configure.log 2>&1 || { cat build/release.configure.log >&2; exit 1; }
+cmake --build --preset release -j "$jobs" -- --quiet >&2
+# soak_check NAME COUNT COMMAND...: one JSON line; COUNT says how much was done.
+soak_check() {
+  local name=$1 count=$2 ok=true begin=$SECONDS
+  shift 2
+  heading "$name" >&2
+  "$@" >"build/soak-$name.log" 2>&1 || { ok=false code=1; tail -n 30 "build/soak-$name.log" >&2; }
+  printf '{"check":"%s","count":%d,"seconds":%d,"date":"%s","ok":%s}\n' \
+    "$name" "$count" "$((SECONDS - begin))" "$(date -u +%Y-%m-%d)" "$ok" | tee -a "$json.new"
+}
+soak_check books_after_flood 10000000 env NCCLSCOPE_TEST_FLOOD=10000000 build/release/tests/plugin_survives_test \
+  --gtest_filter='Survives.AFullRingByDroppingTheOldestAndCountingThem'
+for round in 1 2 3; do
+  soak_check "recordings_round_$round" "$(find tests/data/nccl-traces -mindepth 1 -maxdepth 1 -type d | wc -l)" \
+    build/release/cli/ncclscope verify-trace tests/data/nccl-traces/*/
+done
+printf '{"check":"machine","commit":"%s","machine":"%s x %s","kernel":"%s"}\n' "$(git rev-parse --short HEAD)" \
+  "$(nproc)" "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1)" "$(uname -r)" | tee -a "$json.new"
 mv "$json.new" "$json"
 exit "$code"
