@@ -13,7 +13,7 @@ struct Release {
   int minor = 28;
   int patch = 9;
 
-  auto operator<=>(const Release&) const = default;
+  auto operator<=>(const Release&) const = default;  // NOLINT(modernize-use-nullptr): its own code
   bool at_least(int wanted_minor, int wanted_patch = 0) const {
     return *this >= Release{2, wanted_minor, wanted_patch};
   }

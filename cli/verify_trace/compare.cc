@@ -457,7 +457,7 @@ class Comparer {
       reasons = {"api_only"};
     } else if (to_itself) {
       reasons = {"self"};
-    } else if (host || !carried) {
+    } else if (host || !carried) {  // NOLINT(bugprone-branch-clone): the order is the meaning
       reasons = {"not_carried"};
     } else if (gpu == GpuTime::kMustNot) {
       reasons = {"counter_drift", "timing_rejected"};
