@@ -15,9 +15,11 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+GCC_ONLY = {"-fno-gnu-unique", "-Wduplicated-cond", "-Wlogical-op", "-Wno-restrict"}
 FOLDERS = ("plugin", "proto", "agent", "cli", "sim")
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "ncclscope" / "tidy"
 TIDY = "clang-tidy-14"
@@ -58,14 +60,22 @@ def key(path: pathlib.Path, directory: str, command: list[str], rules: bytes) ->
     return digest.hexdigest()
 
 
-def check(path, directory, command, build, rules):
+def clang_commands(build: pathlib.Path, folder: pathlib.Path) -> None:
+    """The build's compile commands without what only g++ understands."""
+    entries = json.loads((build / "compile_commands.json").read_text())
+    for entry in entries:
+        words = [word for word in shlex.split(entry.pop("command")) if word not in GCC_ONLY and not word.endswith("/ccache")]
+        entry["arguments"] = words
+    (folder / "compile_commands.json").write_text(json.dumps(entries))
+
+
+def check(path, directory, command, database, rules):
     started = time.monotonic()
     digest = key(path, directory, command, rules)
     if digest and (CACHE / digest).exists():
         return path, 0, "", time.monotonic() - started
-    # The commands are g++'s: clang does not know all of its warnings.
     result = subprocess.run(
-        [TIDY, "--quiet", "-p", str(build), "--extra-arg=-Wno-unknown-warning-option", str(path)],
+        [TIDY, "--quiet", "-p", str(database), "--extra-arg=-Wno-unknown-warning-option", str(path)],
         capture_output=True, text=True, check=False)
     if result.returncode == 0 and digest:
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -90,8 +100,9 @@ def main() -> int:
         print(f"tidy.py: no source of ours in {build}/compile_commands.json; build first", file=sys.stderr)
         return 1
     bad, slowest = 0, []
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        futures = [pool.submit(check, path, *todo[path], build, rules) for path in sorted(todo)]
+    with tempfile.TemporaryDirectory() as database, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        clang_commands(build, pathlib.Path(database))
+        futures = [pool.submit(check, path, *todo[path], database, rules) for path in sorted(todo)]
         for future in concurrent.futures.as_completed(futures):
             path, code, output, seconds = future.result()
             slowest.append((seconds, path.relative_to(ROOT)))
