@@ -47,7 +47,7 @@ const char* proto_name(Proto proto) {
 }  // namespace
 
 bool mask_emits(nccl::EventType type, int activation_mask, Release release) {
-  using namespace nccl;
+  using namespace nccl;  // NOLINT(google-build-using-namespace): the bits, by NCCL's names
   auto mask = static_cast<std::uint32_t>(activation_mask);
   std::uint32_t closure = 0;
   switch (type) {
@@ -508,6 +508,7 @@ void Host::Impl::launch_copy_engine(Comm* comm, const TaskPtr& pointer) {
   profiler.stop(handle);
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): outlives the caller's list
 void Host::Impl::launch_comm(Comm* comm, std::vector<std::pair<TaskPtr, Stream*>> tasks,
                              void* group_api) {
   const Release release = options.profiler.release;

@@ -68,8 +68,10 @@ std::uint64_t known_types(int interface) {
 
 /// v1's codes through the adapters: names that v1 does not know become Send and Float64.
 std::uint8_t adapter_func_code(const char* func) {
-  for (std::uint8_t code = 0; code < std::size(nccl::kFuncCodesV1); ++code) {
-    if (func != nullptr && std::strcmp(func, nccl::kFuncCodesV1[code]) == 0) return code;
+  for (std::size_t code = 0; code < std::size(nccl::kFuncCodesV1); ++code) {
+    if (func != nullptr && std::strcmp(func, nccl::kFuncCodesV1[code]) == 0) {
+      return static_cast<std::uint8_t>(code);
+    }
   }
   return 6;
 }
@@ -84,8 +86,10 @@ std::uint8_t adapter_datatype_code(const char* datatype) {
 }
 template <std::size_t N>
 std::uint8_t name_code(const char* const (&names)[N], const char* name) {
-  for (std::uint8_t code = 0; code < N; ++code) {
-    if (name != nullptr && std::strcmp(name, names[code]) == 0) return code;
+  for (std::size_t code = 0; code < N; ++code) {
+    if (name != nullptr && std::strcmp(name, names[code]) == 0) {
+      return static_cast<std::uint8_t>(code);
+    }
   }
   return static_cast<std::uint8_t>(N);
 }
@@ -443,9 +447,8 @@ PluginCandidates plugin_candidates(const std::optional<std::string>& given, Rele
 
 Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)) {}
 
-Profiler::~Profiler() {
-  // A process that ends does not unload its plugin; the loader does at exit.
-}
+// A process that ends does not unload its plugin; the loader does at exit.
+Profiler::~Profiler() = default;
 
 std::vector<std::string> Profiler::log() const {
   std::lock_guard guard(mutex_);

@@ -152,6 +152,7 @@ void Progress::control(nccl::EventState state, int appended, bool begin, bool en
   if (end) profiler.stop(*handle);
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a sink
 void Progress::append(std::vector<ProxyWork> work) {
   Profiler& profiler = host_->profiler;
   void* control_handle = nullptr;

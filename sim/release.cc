@@ -33,6 +33,7 @@ int Release::native_interface() const {
 Release parse_release(const std::string& text, std::string* error) {
   Release release;
   int used = 0;
+  // NOLINTNEXTLINE(cert-err34-c): the number of fields and of characters used is checked
   const int fields = std::sscanf(text.c_str(), "%d.%d%n.%d%n", &release.major, &release.minor,
                                  &used, &release.patch, &used);
   if (fields < 2 || static_cast<std::size_t>(used) != text.size()) {

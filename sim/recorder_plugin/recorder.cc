@@ -26,13 +26,13 @@
 
 namespace {
 
-using namespace ncclscope::nccl;
+using namespace ncclscope::nccl;  // NOLINT(google-build-using-namespace): one interface's names
 
-#define RECORDER_PASTE2(a, b) a##b
-#define RECORDER_PASTE(a, b) RECORDER_PASTE2(a, b)
-using Descr = RECORDER_PASTE(DescrV, RECORDER_INTERFACE);
-using Args = RECORDER_PASTE(StateArgsV, RECORDER_INTERFACE);
-using Table = RECORDER_PASTE(ProfilerV, RECORDER_INTERFACE);
+#define NCCLSCOPE_RECORDER_JOIN(a, b) a##b
+#define NCCLSCOPE_RECORDER_PASTE(a, b) NCCLSCOPE_RECORDER_JOIN(a, b)
+using Descr = NCCLSCOPE_RECORDER_PASTE(DescrV, RECORDER_INTERFACE);
+using Args = NCCLSCOPE_RECORDER_PASTE(StateArgsV, RECORDER_INTERFACE);
+using Table = NCCLSCOPE_RECORDER_PASTE(ProfilerV, RECORDER_INTERFACE);
 
 // Plain data only: the library must be able to be unloaded and to start afresh.
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -476,6 +476,6 @@ __attribute__((destructor)) void unloaded() {
 }  // namespace
 
 extern "C" __attribute__((visibility("default")))
-Table RECORDER_PASTE(ncclProfiler_v, RECORDER_INTERFACE);
-Table RECORDER_PASTE(ncclProfiler_v, RECORDER_INTERFACE) = {
+Table NCCLSCOPE_RECORDER_PASTE(ncclProfiler_v, RECORDER_INTERFACE);
+Table NCCLSCOPE_RECORDER_PASTE(ncclProfiler_v, RECORDER_INTERFACE) = {
     "recorder", init, start_event, stop_event, record_event_state, finalize};
