@@ -97,7 +97,7 @@ def markdown(path: pathlib.Path) -> int:
     for line in lines:
         bar = line["bar"] or {}
         text = f"≤ {bar['at_most']:g}" if "at_most" in bar else f"≥ {bar['at_least']:g}" if bar else ""
-        value = "not measured" if line["value"] is None else f"{line['value']:.3g} {line['unit']}"
+        value = "not measured" if line["value"] is None else f"{line['value']:.4g} {line['unit']}"
         print(f"| {line['what']} | {value}{' (missed)' if line['ok'] is False else ''} | {text} |")
     print(f"\n{lines[0]['machine']}; one run of `scripts/bench.sh`.")
     return 0
