@@ -165,7 +165,8 @@ std::vector<GroupPlan> groups_of(const JobShape& job, int rank) {
         collect([&](int o) { return tp_of(o) == tp_of(rank) && dp_of(o) == dp_of(rank); }));
   }
   if (layout.dp > 1) {
-    add("dp_group", static_cast<std::uint64_t>(pp_of(rank) * layout.tp + tp_of(rank)),
+    const int replicas = pp_of(rank) * layout.tp + tp_of(rank);
+    add("dp_group", static_cast<std::uint64_t>(replicas),
         collect([&](int o) { return tp_of(o) == tp_of(rank) && pp_of(o) == pp_of(rank); }));
   }
   return groups;
