@@ -34,3 +34,14 @@ ncclscope_plugin_test(plugin_survives_test
 ncclscope_plugin_test(plugin_manners_test
   SOURCES integration/plugin/manners_test.cc
   LABELS integration)
+
+add_executable(ncclscope_plugin_job integration/plugin/job.cc)
+target_link_libraries(ncclscope_plugin_job PRIVATE ncclscope_proto ncclscope_options
+  Threads::Threads ${CMAKE_DL_LIBS})
+target_compile_definitions(ncclscope_plugin_job PRIVATE
+  NCCLSCOPE_PLUGIN_PATH="$<TARGET_FILE:ncclscope_plugin>")
+set_target_properties(ncclscope_plugin_job PROPERTIES ENABLE_EXPORTS ON)
+add_dependencies(ncclscope_plugin_job ncclscope_plugin)
+target_compile_definitions(plugin_survives_test PRIVATE
+  NCCLSCOPE_PLUGIN_JOB="$<TARGET_FILE:ncclscope_plugin_job>")
+add_dependencies(plugin_survives_test ncclscope_plugin_job)

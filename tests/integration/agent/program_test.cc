@@ -11,6 +11,7 @@
 
 #include "agent/app/config.h"
 #include "tests/integration/agent/running_agent.h"
+#include "tests/support/spawn.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -33,19 +34,11 @@ class Program {
  public:
   Program(const TemporaryDirectory& directory, const std::vector<std::string>& arguments)
       : log_(directory / "log") {
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      const int fd = ::creat(log_.c_str(), 0600);
-      ::dup2(fd, 1);
-      ::dup2(fd, 2);
-      std::vector<std::string> all{NCCLSCOPE_AGENT_PROGRAM};
-      all.insert(all.end(), arguments.begin(), arguments.end());
-      std::vector<char*> argv;
-      for (std::string& a : all) argv.push_back(a.data());
-      argv.push_back(nullptr);
-      ::execv(argv[0], argv.data());
-      ::_exit(127);
-    }
+    const int fd = ::open(log_.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+    std::vector<std::string> all{NCCLSCOPE_AGENT_PROGRAM};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    pid_ = tests::spawn(all, {.fd = fd, .with_error = true});
+    ::close(fd);
   }
   ~Program() {
     if (pid_ > 0) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "agent/api/api_server.h"
+#include "tests/support/spawn.h"
 #include "tests/unit/export/snapshot_fixture.h"
 
 namespace ncclscope::agent {
@@ -182,16 +183,9 @@ TEST_F(Cli, TailAsJsonHasOneObjectPerLine) {
 TEST_F(Cli, TailFollowsUntilInterrupted) {
   append_operations(1);
   int out[2];
-  ASSERT_EQ(::pipe(out), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::dup2(out[1], STDOUT_FILENO);
-    ::close(out[0]);
-    ::close(out[1]);
-    const std::string address = "unix:" + options_.socket;
-    ::execl(NCCLSCOPE_PROGRAM, "ncclscope", "tail", "--agent", address.c_str(), nullptr);
-    ::_exit(127);
-  }
+  ASSERT_EQ(::pipe2(out, O_CLOEXEC), 0);
+  const pid_t child = tests::spawn(
+      {NCCLSCOPE_PROGRAM, "tail", "--agent", "unix:" + options_.socket}, {.fd = out[1]});
   ::close(out[1]);
   FILE* lines = ::fdopen(out[0], "r");
   std::array<char, 512> line{};

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/support/plugin_test.h"
+#include "tests/support/spawn.h"
 
 extern "C" int ncclGetVersion(int* version) {
   *version = ncclscope_test_nccl_version;
@@ -29,6 +30,12 @@ class Survives : public PluginTest {
       gpu_ += 1000;
       c.all_reduce(100, 1, gpu_, gpu_ + 500);
     }
+  }
+  /// A process of its own that does what integration/plugin/job.cc says; its wait status.
+  static int run_job(const std::string& mode) {
+    int status = -1;
+    const pid_t job = spawn({NCCLSCOPE_PLUGIN_JOB, mode});
+    return waitpid(job, &status, 0) == job ? status : -1;
   }
   std::uint64_t gpu_ = gpu_now_ns() + 3'600'000'000'000;
 };
@@ -177,24 +184,7 @@ constexpr bool kThreadSanitizer = false;
 TEST_F(Survives, AForkInTheMiddle) {
   if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer forbids new threads after a fork";
   start_agent();
-  DrivenCommunicator c(table(), 1, 2, 0);
-  run(c, 10);
-  ASSERT_TRUE(agent().wait_for_operations(10));
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    // The parent's communicator is dead here; a new one sets the plugin up anew.
-    run(c, 5);
-    DrivenCommunicator mine(table(), 2, 2, 1);
-    run(mine, 7);
-    mine.finalize();
-    std::this_thread::sleep_for(milliseconds(300));
-    _exit(c.start_plan() == nullptr ? 1 : 0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  run(c, 10);
+  EXPECT_EQ(run_job("fork"), 0);
   EXPECT_TRUE(agent().wait_for_operations(27));
   ASSERT_TRUE(StubAgent::wait_for([&] { return agent().hellos().size() == 2; }));
   EXPECT_NE(agent().hellos()[0].session_id, agent().hellos()[1].session_id);
@@ -204,21 +194,9 @@ TEST_F(Survives, AForkInTheMiddle) {
 }
 
 TEST_F(Survives, ExitWithoutFinalizeAndStillReports) {
-  if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer forbids new threads after a fork";
   start_agent();
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    setenv("NCCLSCOPE_SENDER_INTERVAL_MS", "50", 1);
-    DrivenCommunicator c(table(), 1, 2, 0);
-    std::this_thread::sleep_for(milliseconds(120));
-    run(c, 20);
-    c.launch("AllReduce", 10, "ncclFloat32", 1);  // never completes
-    exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  setenv("NCCLSCOPE_SENDER_INTERVAL_MS", "50", 1);
+  EXPECT_EQ(run_job("exit"), 0);
   ASSERT_TRUE(agent().wait_for_operations(21));
   EXPECT_TRUE(StubAgent::wait_for([&] { return agent().goodbyes() == 1; }));
   EXPECT_EQ(agent().operations().back().untimed_reason,

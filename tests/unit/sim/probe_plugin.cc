@@ -48,7 +48,7 @@ nccl::Result init_any(int interface, void** context, int* mask, const char* name
                       std::uint64_t hash, int rank) {
   std::lock_guard guard(g_mutex);
   g_mask = mask;
-  *mask = g_probe.mask;
+  __atomic_store_n(mask, g_probe.mask, __ATOMIC_RELAXED);  // NCCL's threads read it all the time
   ProbeCall call = make("init", interface);
   const bool fail = ++g_inits == g_probe.fail_init;
   *context = fail ? nullptr : reinterpret_cast<void*>(++g_next);
@@ -209,7 +209,7 @@ void probe_reset(const Probe& probe) {
 void probe_mask(int mask) {
   std::lock_guard guard(g_mutex);
   g_probe.mask = mask;
-  if (g_mask != nullptr) *g_mask = mask;
+  if (g_mask != nullptr) __atomic_store_n(g_mask, mask, __ATOMIC_RELAXED);
 }
 
 std::vector<ProbeCall> probe_calls() {

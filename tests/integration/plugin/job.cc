@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job with the plugin, in a process of its own:
+//   exit   20 operations and one that never completes, then exit() without finalize
+//   fork   10 operations; a child that goes on with the parent's communicator (5, which must not
+//          count) and its own (7), then 10 more in the parent. Ends with the child's status.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+
+#include "tests/support/plugin_driver.h"
+
+extern "C" int ncclGetVersion(int* version) {
+  *version = 22809;
+  return 0;
+}
+
+namespace {
+
+using ncclscope::tests::DrivenCommunicator;
+using std::chrono::milliseconds;
+
+void run(const DrivenCommunicator& c, unsigned n) {
+  static std::uint64_t gpu = ncclscope::tests::gpu_now_ns() + 3'600'000'000'000;
+  for (unsigned i = 0; i < n; ++i) {
+    gpu += 1000;
+    c.all_reduce(100, 1, gpu, gpu + 500);
+  }
+}
+
+int exit_without_finalize(const ncclscope::nccl::ProfilerV5* table) {
+  const DrivenCommunicator c(table, 1, 2, 0);
+  std::this_thread::sleep_for(milliseconds(120));
+  run(c, 20);
+  c.launch("AllReduce", 10, "ncclFloat32", 1);
+  return 0;
+}
+
+int fork_in_the_middle(const ncclscope::nccl::ProfilerV5* table) {
+  DrivenCommunicator c(table, 1, 2, 0);
+  run(c, 10);
+  std::this_thread::sleep_for(milliseconds(100));
+  const pid_t child = fork();
+  if (child < 0) return 1;
+  if (child == 0) {
+    run(c, 5);
+    DrivenCommunicator mine(table, 2, 2, 1);
+    run(mine, 7);
+    mine.finalize();
+    std::this_thread::sleep_for(milliseconds(300));
+    _exit(c.start_plan() == nullptr ? 2 : 0);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || status != 0) return 3;
+  run(c, 10);
+  c.finalize();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view mode = argc == 2 ? argv[1] : "";
+  if (mode != "exit" && mode != "fork") {
+    std::fprintf(stderr, "usage: %s exit|fork\n", argv[0]);
+    return 64;
+  }
+  const auto* table =
+      ncclscope::tests::load_table<ncclscope::nccl::ProfilerV5>(NCCLSCOPE_PLUGIN_PATH, 5);
+  return mode == "exit" ? exit_without_finalize(table) : fork_in_the_middle(table);
+}
