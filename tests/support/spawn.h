@@ -17,7 +17,7 @@ namespace ncclscope::tests {
 
 /// Where a child's standard output goes; standard error follows if `with_error` is set.
 struct ChildOutput {
-  int fd = -1;       ///< an open descriptor, closed in the parent by its owner; -1: as the parent's
+  int fd = -1;  ///< an open descriptor, closed in the parent by its owner; -1: as the parent's
   bool with_error = false;
 };
 

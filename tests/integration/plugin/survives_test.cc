@@ -282,12 +282,20 @@ TEST_F(Survives, MoreCommunicatorsThanItsTable) {
   start_agent();
   for (int round = 0; round < 4; ++round) {
     std::vector<DrivenCommunicator> comms;
-    for (int i = 0; i < 400; ++i)
-      comms.emplace_back(table(), static_cast<std::uint64_t>(round * 1000 + i + 1), 2, 0);
+    for (int i = 0; i < 400; ++i) {
+      // Entries come back once the sender has reported the finalize, whenever it gets to run.
+      ASSERT_TRUE(StubAgent::wait_for([&] {
+        DrivenCommunicator c(table(), static_cast<std::uint64_t>(round * 1000 + i + 1), 2, 0);
+        void* group = c.start_group_api();
+        if (group == nullptr) return false;
+        c.stop(group);
+        comms.push_back(c);
+        return true;
+      }));
+    }
     for (auto& c : comms) run(c, 1);
     for (auto& c : comms) c.finalize();
     ASSERT_TRUE(agent().wait_for_operations(static_cast<std::uint64_t>(round + 1) * 400));
-    std::this_thread::sleep_for(milliseconds(100));
   }
   EXPECT_EQ(agent().malformed(), 0u);
 }
