@@ -52,11 +52,6 @@ struct Traits<nccl::DescrV7> {
   using StateArgs = nccl::StateArgsV7;
 };
 
-bool is_rooted(model::Function f) noexcept {
-  return f == model::Function::kBroadcast || f == model::Function::kReduce ||
-         f == model::Function::kGather || f == model::Function::kScatter;
-}
-
 template <typename Descr>
 void* start_coll(void* context, const Descr& d) noexcept {
   constexpr auto v = Traits<Descr>::kVersion;
@@ -68,7 +63,7 @@ void* start_coll(void* context, const Descr& d) noexcept {
     t.protocol = protocol_from_code(d.coll.proto);
     t.ambiguous_type = t.datatype == model::DataType::kFloat64;
   } else {
-    t.function = parse_function(d.coll.func);
+    t.function_name = d.coll.func;
     t.datatype_name = d.coll.datatype;
     t.algorithm = parse_algorithm(d.coll.algo);
     t.protocol = parse_protocol(d.coll.proto);
@@ -86,7 +81,7 @@ void* start_coll(void* context, const Descr& d) noexcept {
   t.sequence = d.coll.seq_number;
   t.sequence_known = true;
   t.count = d.coll.count;
-  t.root_or_peer = is_rooted(t.function) ? d.coll.root : -1;
+  t.root_or_peer = d.coll.root;
   t.rank = d.rank;
   if constexpr (v >= 5) {
     t.parent = d.parent_obj;
@@ -141,7 +136,7 @@ void* start_coll_api(void* context, const Descr& d) noexcept {
   call.function = parse_function(d.coll_api.func);
   call.datatype = parse_datatype(d.coll_api.datatype);
   call.count = d.coll_api.count;
-  call.root = is_rooted(call.function) ? d.coll_api.root : -1;
+  call.root = model::is_rooted(call.function) ? d.coll_api.root : -1;
   call.captured = d.coll_api.graph_captured;
   return start_api(context, d.parent_obj, call);
 }
@@ -162,7 +157,7 @@ void* start_ce_coll(void* context, const Descr& d) noexcept {
   t.function = parse_function(d.ce_coll.func);
   t.datatype = parse_datatype(d.ce_coll.datatype);
   t.count = d.ce_coll.count;
-  t.root_or_peer = is_rooted(t.function) ? d.ce_coll.root : -1;
+  t.root_or_peer = d.ce_coll.root;
   t.rank = d.rank;
   // Its number is a synchronisation counter over all functions, not a sequence number.
   t.sequence = d.ce_coll.seq_number;

@@ -336,7 +336,10 @@ bool kernel_reports_now(const Process& p) noexcept {
 void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& task,
                std::uint32_t order, std::uint64_t enqueue_ns, std::uint16_t flags,
                bool had_api) noexcept {
-  const bool p2p = model::is_point_to_point(task.function);
+  const model::Function function = task.function_name == nullptr ? task.function
+                                   : had_api                     ? slot.function.load(kRelaxed)
+                                             : parse_function(task.function_name);
+  const bool p2p = model::is_point_to_point(function);
   flags |= of::kTaskSeen;
   if (task.sequence_known) flags |= of::kSequenceKnown;
   if (task.symmetric) flags |= of::kSymmetric;
@@ -354,13 +357,15 @@ void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& tas
       kRelaxed);
   slot.expected.store(task.channels, kRelaxed);
   if (!had_api) {
-    slot.function.store(task.function, kRelaxed);
+    slot.function.store(function, kRelaxed);
     slot.datatype.store(
         task.datatype_name != nullptr ? parse_datatype(task.datatype_name) : task.datatype,
         kRelaxed);
     slot.count.store(task.count, kRelaxed);
   }
-  if (p2p || !had_api) slot.root_or_peer.store(task.root_or_peer, kRelaxed);
+  if (p2p || !had_api) {
+    slot.root_or_peer.store(p2p || model::is_rooted(function) ? task.root_or_peer : -1, kRelaxed);
+  }
 
   const bool to_itself =
       p2p && task.root_or_peer >= 0 && task.root_or_peer == c.rank.load(kRelaxed);
@@ -374,12 +379,12 @@ void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& tas
         task.channels_known && task.channels > 0 ? Completion::kChannels : Completion::kUnknown,
         kRelaxed);
   }
-  if (to_itself && task.function == model::Function::kSend &&
+  if (to_itself && function == model::Function::kSend &&
       counters_drift(p.nccl_version, c.interface_version)) {
     // In the plan itself all stamps of a batch are about the same.
     store_min(c.drift_from, order + 1);
   }
-  if (task.function == model::Function::kBroadcast && c.broadcast_visible.load(kRelaxed) == 0) {
+  if (function == model::Function::kBroadcast && c.broadcast_visible.load(kRelaxed) == 0) {
     // NCCL counts Broadcasts of this communicator after all.
     c.broadcast_visible.store(1, kRelaxed);
     c.untrusted_from.store(kNever, kRelaxed);
@@ -843,7 +848,7 @@ void* start_task(void* context, const Task& task) noexcept {
     return Token(Kind::kDropped, parent.lane(), p.salt, 0, 0).handle();
   }
   Communicator* c = find_communicator(p, context);
-  const bool p2p = model::is_point_to_point(task.function);
+  const bool p2p = task.function_name == nullptr && model::is_point_to_point(task.function);
   if (c == nullptr) {
     const Token t = Token::from_handle(context);
     Lane* lane = p.lanes[0].load(kAcquire);

@@ -50,9 +50,12 @@ struct ApiCall {
 [[nodiscard]] bool p2p_channels_native() noexcept;
 
 struct Task {
-  model::Function function{};
+  // The names are read only where the API call has not told them already: comparing strings is a
+  // tenth of what the event costs.
+  model::Function function{};           // used if function_name is null
+  const char* function_name = nullptr;  // of a collective
   model::DataType datatype{};           // used if datatype_name is null
-  const char* datatype_name = nullptr;  // read only where the API call has not told the type
+  const char* datatype_name = nullptr;
   model::Algorithm algorithm{};
   model::Protocol protocol{};
   std::uint8_t channels = 0;
@@ -64,7 +67,7 @@ struct Task {
   bool ambiguous_type = false;
   std::uint64_t sequence = 0;
   std::uint64_t count = 0;
-  int root_or_peer = -1;
+  int root_or_peer = -1;  // a root counts only if the function has one
   int rank = -1;
   const void* parent = nullptr;  // CollApi / P2pApi token; null on interfaces without API events
   const void* group = nullptr;   // Group token

@@ -70,6 +70,12 @@ inline constexpr std::size_t kProtocolCount = 4;
   return f == Function::kSend || f == Function::kRecv;
 }
 
+/// Collectives with a root.
+[[nodiscard]] constexpr bool is_rooted(Function f) noexcept {
+  return f == Function::kBroadcast || f == Function::kReduce || f == Function::kGather ||
+         f == Function::kScatter;
+}
+
 /// Element size in bytes. Unknown types count 1, as ncclUint8 does.
 [[nodiscard]] constexpr std::uint32_t element_bytes(DataType t) noexcept {
   switch (t) {
