@@ -74,6 +74,7 @@ Result<PeerIdentity> socket_peer_credentials(int fd) {
   peer.pid = credentials.pid;
   peer.uid = credentials.uid;
   peer.origin = "the agent socket";
+  peer.principal = "uid:" + std::to_string(credentials.uid);
   return peer;
 }
 

@@ -120,6 +120,7 @@ std::unique_ptr<IngestChannel> ReactorGateway::open(std::string_view origin, std
   PeerIdentity peer;
   peer.uid = uid;
   peer.claimed = true;
+  peer.principal = "claimed:" + std::to_string(uid);
   peer.origin = std::string(origin);
   auto channel = std::make_unique<Channel>(*this);
   if (!channel->start(std::move(peer))) return nullptr;

@@ -25,6 +25,9 @@ struct PeerIdentity {
   std::int64_t uid = -1;  // -1 = unknown
   bool claimed = false;   // came through the API: nothing is proved
   std::string origin;     // for logs
+  /// Who pays for what the connection does: "uid:1000", "claimed:1000". Known before the first byte
+  /// is read.
+  std::string principal;
 };
 
 /// What Hello said: its fixed part and its strings (arbitrary bytes, at most wire::kMaxStringBytes
