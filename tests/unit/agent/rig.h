@@ -19,7 +19,9 @@ namespace ncclscope::agent::testing {
 class Wire final : public SessionCarrier {
  public:
   Wire(Ingest& ingest, std::int64_t pid, std::int64_t uid, bool claimed = false)
-      : session_(ingest.open(PeerIdentity{pid, uid, claimed, "test"}, *this)) {}
+      : session_(ingest.open(PeerIdentity{pid, uid, claimed, "test",
+                                          (claimed ? "claimed:" : "uid:") + std::to_string(uid)},
+                             *this)) {}
 
   /// Feeds a packet. True while the session goes on.
   bool feed(const Packet& packet) {
