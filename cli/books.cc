@@ -3,6 +3,8 @@
 // `ncclscope books`: the loss books of every process, and whether they balance.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -35,6 +37,13 @@ std::string with_reasons(const google::protobuf::RepeatedPtrField<v1::Count>& co
   return reasons.empty() ? "0" : std::to_string(total) + " (" + reasons + ")";
 }
 
+/// "99.9 %", rounded down: what is not whole never looks whole.
+std::string percent(double ratio) {
+  std::array<char, 16> text{};
+  std::snprintf(text.data(), text.size(), "%.1f %%", std::floor(ratio * 1000) / 10);
+  return text.data();
+}
+
 int run(const BooksOptions& options) {
   using Align = Table::Align;
   Table table({{"NODE"},
@@ -51,7 +60,17 @@ int run(const BooksOptions& options) {
                {"LOST", Align::kRight},
                {"PENDING", Align::kRight},
                {"BALANCED"}});
+  Table gaps({{"NODE"},
+              {"JOB"},
+              {"COMM"},
+              {"RANK", Align::kRight},
+              {"PID", Align::kRight},
+              {"SEEN", Align::kRight},
+              {"DROPPED", Align::kRight},
+              {"MISSING", Align::kRight},
+              {"COVERAGE", Align::kRight}});
   nlohmann::ordered_json processes = nlohmann::ordered_json::array();
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   bool reached = true;
   std::size_t unbalanced = 0;
   for (const Agent& agent : connect(options.agents)) {
@@ -79,16 +98,34 @@ int run(const BooksOptions& options) {
                  std::to_string(p.records_before()), std::to_string(p.records_lost()),
                  std::to_string(pending), p.balanced() ? "yes" : "NO"});
     }
+    for (const v1::RankBooks& r : response.ranks()) {
+      if (options.json) {
+        nlohmann::ordered_json rank = {{"node", response.node()}};
+        rank.update(message_json(r));
+        ranks.push_back(std::move(rank));
+      } else if (r.missing() > 0) {
+        gaps.add({printable(response.node()), printable(r.job_id()), printable(r.comm()),
+                  r.rank() < 0 ? "?" : std::to_string(r.rank()), std::to_string(r.pid()),
+                  std::to_string(r.seen()), std::to_string(r.dropped()),
+                  std::to_string(r.missing()), percent(r.coverage())});
+      }
+    }
   }
   if (options.json) {
-    std::printf(
-        "%s\n",
-        processes.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    const nlohmann::ordered_json all = {{"processes", std::move(processes)},
+                                        {"ranks", std::move(ranks)}};
+    std::printf("%s\n",
+                all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
   } else if (table.rows() > 0) {
     std::fputs(table.render().c_str(), stdout);
     std::printf(
         "\noperations: seen = recorded + dropped (without overwritten) + open\n"
         "records:    written = received + earlier (by another agent) + lost + pending\n");
+    if (gaps.rows() > 0)
+      std::printf(
+          "\noperations of which no record came (coverage is of the whole communicator, local "
+          "ranks):\n%s",
+          gaps.render().c_str());
     if (unbalanced > 0)
       std::printf("%zu of %zu processes do not balance\n", unbalanced, table.rows());
   } else if (reached) {
@@ -105,7 +142,8 @@ void register_books(CLI::App& app) {
   CLI::App* command = app.add_subcommand("books", "Show the loss books of every process");
   add_agent_option(*command, options->agents);
   command->add_option("--job", options->job, "Only this job")->type_name("ID");
-  command->add_flag("--json", options->json, "A JSON array, one object per process");
+  command->add_flag("--json", options->json,
+                    "A JSON object with one entry for each process and each rank");
   command->footer(
       "Exit status: 0 all books balance; 1 some do not; 2 wrong arguments; 3 an agent was not "
       "reached.");

@@ -259,6 +259,7 @@ bool Aggregator::enter(Communicator& communicator, std::unique_ptr<CommRank>& ra
       }
       rank->queue_seconds += known.queue_seconds;
       rank->queue_operations += known.queue_operations;
+      rank->missing_before = known.missing();
       communicator.ranks.erase(it);
       break;
     }
@@ -318,6 +319,10 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
   rank->global_rank = process.global_rank;
   rank->local_rank = process.local_rank;
   CommRank* made = rank.get();
+  if (session.records_before > 0 && session.records_received + session.records_lost == 0) {
+    rank->collectives.begin_at_next();
+    rank->p2p.begin_at_next();
+  }
   const bool known = hash_known(init);
   Communicator* communicator = find_or_make_communicator(
       *process.job, known ? hex16(init.hash) : local_name(process, session));
@@ -426,6 +431,9 @@ bool Aggregator::finalize(SessionState& session, const wire::CommunicatorFinaliz
   p.oldest_time_ns = 0;
   p.oldest_signature = 0;
   p.flags |= wire::kProgressFinalized;
+  // Records come in the order of their indexes, and this is the communicator's last one.
+  rank->collectives.settle(finalize.collectives_enqueued);
+  rank->p2p.settle(finalize.p2p_enqueued);
   end_rank(*rank, RankState::kFinalized);
   leave(*rank);
   return true;
@@ -440,6 +448,21 @@ void Aggregator::books(SessionState& session, const wire::Books& books) {
   process.books_seen = true;
   process.books = books;
   process.books_at_ns = now_ns_;
+  process.books_came = true;
+}
+
+void Aggregator::settle_indexes(const SessionState& session) {
+  SinkProcess& process = *session.process;
+  // Everything that had been written when the books were closed must have come.
+  if (process.books.records_written > session.highest_index) return;
+  process.slots.for_each([&](CommRank& rank) {
+    if (&rank == process.folded.get() || !rank.has_progress ||
+        rank.progress.time_ns > process.books.time_ns) {
+      return;
+    }
+    rank.collectives.settle(rank.progress.collectives_completed);
+    rank.p2p.settle(rank.progress.p2p_completed);
+  });
 }
 
 bool Aggregator::progress(SessionState& session, const wire::Progress& progress) {
@@ -481,7 +504,10 @@ void Aggregator::frame_begin(SessionState&, std::uint64_t send_time_ns) {
   send_time_ns_ = send_time_ns;
 }
 
-void Aggregator::frame_end(SessionState&) {
+void Aggregator::frame_end(SessionState& session) {
+  if (session.process != nullptr && std::exchange(session.process->books_came, false)) {
+    settle_indexes(session);
+  }
   tail_.append(tail_entries_);
   tail_entries_.clear();
 }
@@ -504,6 +530,7 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   Communicator& communicator = *rank->communicator;
   const auto function =
       known_or_unknown<model::Function>(operation.function, model::kFunctionCount);
+  (model::is_point_to_point(function) ? rank->p2p : rank->collectives).add(operation.index);
   const auto datatype =
       known_or_unknown<model::DataType>(operation.datatype, model::kDataTypeCount);
   const auto algorithm = known_or_unknown<model::Algorithm>(operation.algorithm_protocol & 0xFu,

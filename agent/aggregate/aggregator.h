@@ -102,6 +102,8 @@ class Aggregator final : public RecordSink {
   GpuClock* clock_for(SinkProcess& process, GpuRef gpu);
   void renew_source(SessionState& session, CommRank& rank);
   void retire(OperationTail::SourceId& source);
+  /// Counts what is missing of operations that the session knows to be over.
+  static void settle_indexes(const SessionState& session);
   void push_tail(OperationTail::SourceId source, wire::RecordType type, const void* record,
                  std::uint64_t index);
   void expire(std::uint64_t now);

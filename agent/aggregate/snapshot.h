@@ -45,6 +45,8 @@ struct RankSnapshot {
   std::uint64_t collectives_enqueued = 0, collectives_started = 0, collectives_completed = 0;
   std::uint64_t p2p_enqueued = 0, p2p_started = 0, p2p_completed = 0;
   std::uint64_t seen = 0, recorded = 0, dropped = 0;
+  std::uint64_t missing = 0;  // indexes passed over: no record of these operations came (dropped
+                              // ones included), since this agent knows the rank
   std::uint64_t oldest_index = ~std::uint64_t{0};
   std::uint64_t oldest_signature = 0;
   std::uint16_t progress_flags = 0;  // wire::kProgress...

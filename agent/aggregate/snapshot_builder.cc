@@ -45,6 +45,7 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
     to.state = from->state;
     to.queue_seconds = from->queue_seconds;
     to.queue_operations = from->queue_operations;
+    to.missing = from->missing();
     to.neighbours = from->neighbours;
     if (from->has_progress) {
       to.collectives_enqueued = p.collectives_enqueued;

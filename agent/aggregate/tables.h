@@ -21,6 +21,7 @@
 
 #include "agent/aggregate/fused_batch.h"
 #include "agent/aggregate/gpu_clock.h"
+#include "agent/aggregate/index_window.h"
 #include "agent/aggregate/operation_sums.h"
 #include "agent/aggregate/operation_tail.h"
 #include "agent/aggregate/slot_table.h"
@@ -60,10 +61,17 @@ struct CommRank {
   wire::Progress progress{};
   double queue_seconds = 0;
   std::uint64_t queue_operations = 0;
+  IndexWindow collectives, p2p;      // which of its operations have come
+  std::uint64_t missing_before = 0;  // of processes that had its place earlier
   std::array<RankSums, model::kFunctionCount> sums{};
   PlanBatch pending;
   std::vector<wire::Neighbour> neighbours;
   OperationTail::SourceId source = kNoSource;
+
+  /// Operations whose index was passed over: no record of them came.
+  [[nodiscard]] std::uint64_t missing() const {
+    return missing_before + collectives.missing() + p2p.missing();
+  }
 };
 
 struct Communicator {
@@ -103,6 +111,7 @@ class SinkProcess {
   bool books_seen = false;
   wire::Books books{};
   std::uint64_t books_at_ns = 0;
+  bool books_came = false;                               // in the frame being handled
   bool gone = false;                                     // its ranks have been marked as ended
   OperationTail::SourceId source = CommRank::kNoSource;  // for work done for other processes
 };

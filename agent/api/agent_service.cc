@@ -137,6 +137,13 @@ grpc::Status AgentServiceImpl::GetBooks(grpc::ServerContext* context,
       books->set_job_id(job.identity.job_id);
       to_message(process, *books);
     }
+    for (const CommunicatorSnapshot& communicator : job.communicators) {
+      for (const RankSnapshot& rank : communicator.ranks) {
+        v1::RankBooks* books = response->add_ranks();
+        books->set_job_id(job.identity.job_id);
+        to_message(communicator, rank, *books);
+      }
+    }
   });
   return grpc::Status::OK;
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "agent/api/books.h"
+#include "agent/aggregate/books.h"
 #include "agent/export/catalogue.h"
 #include "agent/export/label_text.h"
 #include "proto/model/bandwidth.h"
@@ -179,6 +179,18 @@ void to_message(const ProcessSnapshot& process, v1::ProcessBooks& out) {
   out.set_final(process.said_goodbye);
   // Records are lost, of whatever type: this is an upper bound.
   out.set_operations_lost(process.records_lost);
+}
+
+void to_message(const CommunicatorSnapshot& communicator, const RankSnapshot& rank,
+                v1::RankBooks& out) {
+  out.set_comm(communicator.comm);
+  out.set_rank(rank.rank);
+  out.set_pid(rank.pid);
+  out.set_seen(rank.seen);
+  out.set_recorded(rank.recorded);
+  out.set_dropped(rank.dropped);
+  out.set_missing(missing_operations(rank));
+  out.set_coverage(coverage(communicator).value_or(1));
 }
 
 void to_message(const RankSnapshot& rank, v1::RankProgress& out) {

@@ -155,11 +155,15 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "lost_in_transit counts records "
      "that never reached the agent.",
      "0.1"},
+    {M::kOperationsMissing, G::kTelemetry, "ncclscope_communicator_missing_operations_total",
+     kCounter, "", job_labels("comm", "rank", "gpu"),
+     "Operations of a rank of which no record came: their index was passed over. Dropped by the "
+     "plugin, overwritten in its ring, or lost on the way.",
+     "0.1"},
     {M::kTelemetryCoverage, G::kTelemetry, "ncclscope_telemetry_coverage_ratio", kGauge, "ratio",
      job_labels("comm"),
-     "Share of the finished operations of a communicator that were recorded, local ranks only. "
-     "Below 1 telemetry is "
-     "partly blind.",
+     "Share of the operations of a communicator that are not missing, local ranks only. Below 1 "
+     "telemetry is partly blind.",
      "0.1"},
     // ---- plugin ---------------------------------------------------------------------------------
     {M::kPluginInfo, G::kPlugin, "ncclscope_plugin_info", kGauge, "",
@@ -182,6 +186,25 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "0.1"},
     {M::kPluginEventsOpen, G::kPlugin, "ncclscope_plugin_events_open", kGauge, "",
      job_labels("pid"), "Operations in flight.", "0.1"},
+    {M::kPluginRecordsWritten, G::kPlugin, "ncclscope_plugin_records_written_total", kCounter, "",
+     job_labels("pid"),
+     "Records the plugin wrote: operations, network phases, channel details, ends of "
+     "communicators. written = received + earlier + lost + those on their way.",
+     "0.1"},
+    {M::kPluginRecordsReceived, G::kPlugin, "ncclscope_plugin_records_received_total", kCounter, "",
+     job_labels("pid"), "Records of the process that this agent received, each once.", "0.1"},
+    {M::kPluginRecordsEarlier, G::kPlugin, "ncclscope_plugin_records_earlier_total", kCounter, "",
+     job_labels("pid"),
+     "Records of the process that an earlier agent on this node had acknowledged.", "0.1"},
+    {M::kPluginRecordsLost, G::kPlugin, "ncclscope_plugin_records_lost_total", kCounter, "",
+     job_labels("pid"),
+     "Records of the process that were overwritten in its ring before any agent received them.",
+     "0.1"},
+    {M::kPluginBooksBalanced, G::kPlugin, "ncclscope_plugin_books_balanced", kGauge, "",
+     job_labels("pid"),
+     "1 if the books of the process balance on both sides, 0 if something was lost that nobody "
+     "counted.",
+     "0.1"},
     {M::kPluginCallbacks, G::kPlugin, "ncclscope_plugin_callbacks_total", kCounter, "",
      job_labels("pid"), "Calls of NCCL into the plugin.", "0.1"},
     {M::kPluginCallbackSeconds, G::kPlugin, "ncclscope_plugin_callback_seconds_total", kCounter,

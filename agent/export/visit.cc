@@ -7,11 +7,13 @@
 #include <array>
 #include <cassert>
 #include <charconv>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "agent/aggregate/books.h"
 #include "proto/model/operation.h"
 #include "proto/wire/decode.h"
 #include "proto/wire/names.h"
@@ -120,6 +122,8 @@ struct ProcessText {
   bool books_seen = false;
   std::uint64_t seen = 0, recorded = 0, open = 0, callbacks = 0, callback_ns = 0, sender_ns = 0;
   std::array<std::uint64_t, wire::kDropReasonCount> dropped{};
+  std::uint64_t written = 0, received = 0, earlier = 0, lost = 0;
+  bool balanced = true;
 };
 
 struct CommunicatorText {
@@ -171,6 +175,11 @@ std::vector<ProcessText> process_texts(const JobSnapshot& job) {
     text.callback_ns += books.callback_ns;
     text.sender_ns += books.sender_cpu_ns;
     for (std::size_t i = 0; i < text.dropped.size(); ++i) text.dropped[i] += books.dropped[i];
+    text.written += books.records_written;
+    text.received += process.records_received;
+    text.earlier += process.records_before;
+    text.lost += process.records_lost;
+    text.balanced = text.balanced && check_books(process).balanced();
   }
   return out;
 }
@@ -450,17 +459,16 @@ class Visit {
       if (unknown > 0) emit({cluster, job_id, "unknown"}, unknown);
       emit({cluster, job_id, "lost_in_transit"}, text.job->lost_operations);
     });
+    family(Metric::kOperationsMissing);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
+      if (r.unique_by_gpu)
+        emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
+             missing_operations(*r.rank));
+    });
     family(Metric::kTelemetryCoverage);
     each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
-      double seen = 0;
-      double dropped = 0;
-      for (const RankText& r : c.ranks) {
-        seen += static_cast<double>(r.rank->seen);
-        dropped += static_cast<double>(r.rank->dropped);
-      }
-      // Operations in flight count as covered: at a hang they are what matters.
-      if (seen > 0)
-        emit({cluster, job_id, c.communicator->comm}, std::max(0.0, (seen - dropped) / seen));
+      if (const std::optional<double> ratio = coverage(*c.communicator))
+        emit({cluster, job_id, c.communicator->comm}, *ratio);
     });
   }
 
@@ -497,6 +505,12 @@ class Visit {
     });
     const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
     per_process(Metric::kPluginEventsOpen, [](const ProcessText& p) { return p.open; });
+    per_process(Metric::kPluginRecordsWritten, [](const ProcessText& p) { return p.written; });
+    per_process(Metric::kPluginRecordsReceived, [](const ProcessText& p) { return p.received; });
+    per_process(Metric::kPluginRecordsEarlier, [](const ProcessText& p) { return p.earlier; });
+    per_process(Metric::kPluginRecordsLost, [](const ProcessText& p) { return p.lost; });
+    per_process(Metric::kPluginBooksBalanced,
+                [](const ProcessText& p) { return std::uint64_t{p.balanced ? 1u : 0u}; });
     per_process(Metric::kPluginCallbacks, [](const ProcessText& p) { return p.callbacks; });
     per_process(Metric::kPluginCallbackSeconds,
                 [&](const ProcessText& p) { return seconds(p.callback_ns); });

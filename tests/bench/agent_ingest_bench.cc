@@ -103,7 +103,7 @@ void SessionToSums(benchmark::State& state) {
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<OutFrame> output;
   for (int s = 0; s < kSessions; ++s) {
-    sessions.push_back(core.ingest.open(PeerIdentity{s + 1, 0, false, "bench"}, carrier));
+    sessions.push_back(core.ingest.open(PeerIdentity{s + 1, 0, false, "bench", "uid:0"}, carrier));
     if (sessions.back()->on_frame(introduction(s)) != Session::Verdict::kContinue) {
       state.SkipWithError("introduction refused");
       return;

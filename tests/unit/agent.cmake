@@ -2,6 +2,8 @@
 ncclscope_test(agent_core_test
   SOURCES
     unit/agent/aggregator_test.cc
+    unit/agent/books_test.cc
+    unit/agent/index_window_test.cc
     unit/agent/parts_test.cc
     unit/agent/session_test.cc
   LINK ncclscope_agent_aggregate

@@ -9,7 +9,7 @@ if(TARGET export_test)
 endif()
 
 ncclscope_test(api_base_test
-  SOURCES unit/export/api_base_test.cc unit/export/books_test.cc
+  SOURCES unit/export/api_base_test.cc
   LINK ncclscope_agent_api_base
   LABELS unit sanitize)
 

@@ -63,6 +63,7 @@ class Build:
         self.rank = self.folder / "sim" / "ncclscope-sim-rank"
         self.plugin = self.folder / "plugin"
         self.recorder = self.folder / "sim" / "recorder_plugin"
+        self.plugin_job = self.folder / "tests" / "ncclscope_plugin_job"
 
 
 class Agent:
@@ -134,6 +135,9 @@ class Agent:
         return samples
 
     def books(self):
+        return self.all_books()["processes"]
+
+    def all_books(self):
         result = subprocess.run([self.build.command_line, "books", "--agent", self.api, "--json"],
                                 capture_output=True, text=True, timeout=20, check=False)
         require(result.returncode in (0, 1), f"ncclscope books ended with {result.returncode}: {result.stderr}")
@@ -433,6 +437,65 @@ def killed_agent(build, folder):
         require(0 < got < sum(v[0] for v in half.values()), f"the new agent has {got} operations")
 
 
+def restarted_agent(build, folder):
+    """A clean restart in the middle (as a package update does): nothing is lost, and nothing counts twice."""
+    expected, _ = truth(build, folder, 2, "fsdp", 60)
+    with node_agents(build, folder, 1) as agents:
+        agent = agents[0]
+        job = Job(build, 1, 2, "fsdp", 60, PLUGIN, [agent.socket], compute_ms=50)
+        wait_until("operations at the agent", lambda: sum_of(agent.scrape(), "ncclscope_collective_operations_total") > 0)
+        agent.terminate()
+        require(job.process.poll() is None, "the job ended while the agent was away: give it more steps")
+        agent.start()
+        require(job.wait()["finished"], "the job did not finish")
+        wait_until("final books at the new agent", lambda: [b.get("final") for b in agent.books()] == [True, True])
+        operations = 0
+        for book in expect_books(agents, 2):
+            require(int(book["records_lost"]) == 0, f"records lost over a clean restart: {book}")
+            require(int(book["records_before"]) > 0, f"the first agent had acknowledged nothing: {book}")
+            operations += int(book["recorded"])
+        want = sum(count for count, _ in expected.values())
+        require(operations == want, f"{operations} operations recorded, {want} were called")
+        require(all(int(r["missing"]) == 0 for r in agent.all_books()["ranks"]), "operations are said to be missing")
+
+
+def flood(build, folder):
+    """A process calls far faster than any job, and the agent is stopped half of the time: every operation is accounted
+    for, by the process's books and by the communicator's indexes alike."""
+    operations = int(os.environ.get("NCCLSCOPE_TEST_FLOOD", "1000000"))
+    with node_agents(build, folder, 1) as agents:
+        agent = agents[0]
+        environment = dict(os.environ, NCCLSCOPE_SOCKET=str(agent.socket), SLURM_JOB_ID=JOB)
+        with subprocess.Popen([build.plugin_job, "flood", str(operations)], env=environment) as job:
+            try:
+                wait_until("a connection", lambda: agent.books() or job.poll() is not None)
+                agent.send(signal.SIGSTOP)
+                time.sleep(0.3)
+                agent.send(signal.SIGCONT)
+                require(job.wait(timeout=120) == 0, f"the job ended with {job.returncode}")
+            finally:
+                job.kill()
+        wait_until("final books", lambda: [b.get("final") for b in agent.books()] == [True])
+        time.sleep(0.2)  # the next snapshot
+        book = expect_books(agents, 1)[0]
+        dropped = {d["reason"]: int(d["value"]) for d in book["dropped"]}
+        require(int(book["seen"]) == operations, f"{operations} calls made: {book}")
+        require(dropped.get("overwritten", 0) > 0, f"the ring never was full, so nothing was tested: {book}")
+        ranks = agent.all_books()["ranks"]
+        require(len(ranks) == 1, f"ranks {ranks}")
+        missing = int(ranks[0]["missing"])
+        require(missing == sum(dropped.values()), f"{missing} indexes missing, dropped {dropped}")
+        samples = agent.scrape()
+        counted = sum_of(samples, "ncclscope_collective_operations_total")
+        require(counted + missing == operations, f"{counted} counted + {missing} missing of {operations}")
+        require(value(samples, "ncclscope_communicator_missing_operations_total") == missing, "metric of missing operations")
+        require(value(samples, "ncclscope_plugin_books_balanced") == 1, "metric of balance")
+        require(value(samples, "ncclscope_plugin_records_lost_total") == int(book["records_lost"]), "metric of lost records")
+        coverage = value(samples, "ncclscope_telemetry_coverage_ratio")
+        require(abs(coverage - counted / operations) < 1e-9, f"coverage {coverage}")
+        print(f"{operations} operations: {int(counted)} counted, {missing} missing, {dropped}")
+
+
 def crashed_rank(build, folder):
     """A rank dies by SIGKILL: its state says so, and the others are seen waiting in one operation."""
     with node_agents(build, folder, 1) as agents:
@@ -448,11 +511,18 @@ def crashed_rank(build, folder):
             samples = agents[0].scrape()
             signatures = {v for labels, v in samples["ncclscope_communicator_oldest_signature"] if labels["rank"] != "2"}
             require(len(signatures) == 1 and 0 not in signatures, f"signatures of the waiting ranks: {signatures}")
+            # What the dead process had told is accounted for.
+            for book in agents[0].books():
+                require(book["balanced"], f"books that do not balance: {book}")
+                got = int(book["records_received"]) + int(book["records_before"]) + int(book["records_lost"])
+                require(got == int(book["highest_index"]), f"agent's side, {got} accounted for: {book}")
+            require(all(int(r["missing"]) == 0 for r in agents[0].all_books()["ranks"]), "operations are said to be missing")
         finally:
             job.stop()
 
 
-SCENARIOS = {f.__name__: f for f in (exact, budget, absent_at_start, stopped_agent, killed_agent, crashed_rank)}
+SCENARIOS = {f.__name__: f for f in (exact, budget, absent_at_start, stopped_agent, killed_agent, restarted_agent, flood,
+                                   crashed_rank)}
 
 
 def main() -> int:

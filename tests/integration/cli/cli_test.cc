@@ -130,10 +130,14 @@ TEST_F(Cli, BooksAsJson) {
   const Outcome outcome = run("books --json --job 4711" + agent_);
   EXPECT_EQ(outcome.status, 0);
   const auto json = nlohmann::json::parse(outcome.out);
-  ASSERT_EQ(json.size(), 3u);
-  EXPECT_EQ(json[0]["node"], "nid001");
-  EXPECT_EQ(json[0]["pid"], 5001);
-  EXPECT_EQ(json[0]["balanced"], true);
+  const auto& processes = json["processes"];
+  ASSERT_EQ(processes.size(), 3u);
+  EXPECT_EQ(processes[0]["node"], "nid001");
+  EXPECT_EQ(processes[0]["pid"], 5001);
+  EXPECT_EQ(processes[0]["balanced"], true);
+  ASSERT_FALSE(json["ranks"].empty());
+  EXPECT_EQ(json["ranks"][0]["node"], "nid001");
+  EXPECT_EQ(json["ranks"][0]["missing"], 0);
 }
 
 TEST_F(Cli, AgentsThatAnswerAreShownAndTheOthersReported) {

@@ -3,11 +3,13 @@
 //   exit   20 operations and one that never completes, then exit() without finalize
 //   fork   10 operations; a child that goes on with the parent's communicator (5, which must not
 //          count) and its own (7), then 10 more in the parent. Ends with the child's status.
+//   flood N   N operations as fast as they can be called, then finalize.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 #include <thread>
 
@@ -60,15 +62,24 @@ int fork_in_the_middle(const ncclscope::nccl::ProfilerV5* table) {
   return 0;
 }
 
+int flood(const ncclscope::nccl::ProfilerV5* table, unsigned operations) {
+  DrivenCommunicator c(table, 1, 2, 0);
+  run(c, operations);
+  c.finalize();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view mode = argc == 2 ? argv[1] : "";
-  if (mode != "exit" && mode != "fork") {
-    std::fprintf(stderr, "usage: %s exit|fork\n", argv[0]);
+  const std::string_view mode = argc >= 2 ? argv[1] : "";
+  const long operations = mode == "flood" && argc == 3 ? std::strtol(argv[2], nullptr, 10) : 0;
+  if (mode != "exit" && mode != "fork" && (operations <= 0 || operations > 100'000'000)) {
+    std::fprintf(stderr, "usage: %s exit | fork | flood N   (N up to 100,000,000)\n", argv[0]);
     return 64;
   }
   const auto* table =
       ncclscope::tests::load_table<ncclscope::nccl::ProfilerV5>(NCCLSCOPE_PLUGIN_PATH, 5);
+  if (mode == "flood") return flood(table, static_cast<unsigned>(operations));
   return mode == "exit" ? exit_without_finalize(table) : fork_in_the_middle(table);
 }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "agent/aggregate/books.h"
 #include "proto/model/bandwidth.h"
 #include "tests/unit/agent/rig.h"
 
@@ -601,6 +602,67 @@ TEST(Aggregator, KeepsTheNewestBooksAndNeighbours) {
   EXPECT_EQ(s->jobs.at(0).processes.at(0).books.seen, 9u);
   ASSERT_EQ(s->jobs[0].communicators.at(0).ranks.at(0).neighbours.size(), 2u);
   EXPECT_EQ(s->jobs[0].communicators[0].ranks[0].neighbours[1].peer, 3);
+}
+
+/// What an agent says of the missing operations of session 1's rank 0.
+std::uint64_t missing(Rig& rig) {
+  return rig.snapshot()->jobs.at(0).communicators.at(0).ranks.at(0).missing;
+}
+
+/// Progress and books of one moment: `completed` operations are over, `written` records written.
+PacketBuilder& add_state(PacketBuilder& packet, std::uint64_t completed, std::uint64_t written) {
+  wire::Progress progress{};
+  progress.time_ns = 5'000;
+  progress.collectives_enqueued = progress.collectives_completed = progress.seen = completed;
+  progress.recorded = completed;
+  progress.oldest_index = ~std::uint64_t{0};
+  wire::Books books{};
+  books.time_ns = 5'001;
+  books.records_written = written;
+  packet.add(progress, RecordType::kProgress);
+  packet.add(books, RecordType::kBooks);
+  return packet;
+}
+
+TEST(Aggregator, CountsOperationsOfWhichNoRecordCame) {
+  Rig rig;
+  const auto wire = rig.open(1);
+  PacketBuilder packet;
+  packet.init(make_init(0, 0xABC, 0, 2));
+  for (const std::uint32_t index : {0u, 1u, 4u}) packet.operation({.index = index});
+  wire->feed(packet.finish(1));
+  EXPECT_EQ(missing(rig), 0u) << "2 and 3 may still be in flight";
+  PacketBuilder on_the_way;
+  wire->feed(add_state(on_the_way, 6, 5).finish());
+  EXPECT_EQ(missing(rig), 0u) << "two records have not come yet";
+  PacketBuilder rest;
+  rest.operation({.index = 3});
+  rest.operation({.index = 5});
+  wire->feed(rest.finish(4));
+  PacketBuilder all_there;
+  wire->feed(add_state(all_there, 6, 5).finish());
+  EXPECT_EQ(missing(rig), 1u) << "2";
+  PacketBuilder end;
+  wire::CommunicatorFinalize finalize{};
+  finalize.collectives_enqueued = finalize.collectives_completed = finalize.seen = 8;
+  end.add(finalize, RecordType::kCommunicatorFinalize);
+  wire->feed(end.finish(6));
+  EXPECT_EQ(missing(rig), 3u) << "2, 6 and 7";
+  const auto snapshot = rig.snapshot();
+  EXPECT_DOUBLE_EQ(coverage(snapshot->jobs[0].communicators[0]).value_or(0), 5.0 / 8);
+}
+
+TEST(Aggregator, DoesNotMissWhatAnEarlierAgentHad) {
+  Rig rig;
+  const auto wire = rig.open(1, "7", 100, /*acknowledged=*/1'000);
+  PacketBuilder packet;
+  packet.init(make_init(0, 0xABC, 0, 2));
+  packet.operation({.index = 900});
+  packet.operation({.index = 902});
+  wire->feed(packet.finish(1'001));
+  PacketBuilder state;
+  wire->feed(add_state(state, 903, 1'002).finish());
+  EXPECT_EQ(missing(rig), 1u);
 }
 
 TEST(Aggregator, PutsRecordsIntoTheTailWithTheirSource) {

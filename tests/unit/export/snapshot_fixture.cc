@@ -75,6 +75,7 @@ ProcessSnapshot process(std::int64_t pid, std::uint64_t seen) {
   p.books.sender_cpu_ns = 7'000'000;
   p.books.connects = 1;
   p.records_received = seen + 4;
+  p.records_lost = 3;
   p.operations_received = seen - 6;
   p.highest_index = seen + 7;
   return p;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "agent/aggregate/snapshot.h"
 
@@ -24,5 +25,11 @@ struct BooksCheck {
 };
 
 [[nodiscard]] BooksCheck check_books(const ProcessSnapshot& process) noexcept;
+
+/// Operations of a rank of which no record will come.
+[[nodiscard]] std::uint64_t missing_operations(const RankSnapshot& rank) noexcept;
+/// Share of a communicator's operations that are not missing, local ranks together. Operations in
+/// flight count as covered: at a hang they are what matters. Empty if it has had no operation.
+[[nodiscard]] std::optional<double> coverage(const CommunicatorSnapshot& communicator) noexcept;
 
 }  // namespace ncclscope::agent

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/api/books.h"
+#include "agent/aggregate/books.h"
 
 #include <gtest/gtest.h>
 

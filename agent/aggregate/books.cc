@@ -2,8 +2,9 @@
 //
 // The two identities. Sums wrap on overflow, as the plugin's counters would: a hostile sender only
 // fools itself.
-#include "agent/api/books.h"
+#include "agent/aggregate/books.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace ncclscope::agent {
@@ -24,7 +25,9 @@ BooksCheck check_books(const ProcessSnapshot& process) noexcept {
   std::uint64_t dropped = 0;
   for (std::size_t i = 0; i < wire::kDropReasonCount; ++i)
     if (i != kOverwritten) dropped += books.dropped[i];
-  out.plugin = books.seen == books.recorded + dropped + books.open;
+  // Counters that moved while the plugin read them are judged with its next books.
+  const bool exact = books.flags == 0;
+  out.plugin = !exact || books.seen == books.recorded + dropped + books.open;
 
   const bool sample_is_current = books.records_written >= process.highest_index;
   out.pending = sample_is_current ? books.records_written - process.highest_index : 0;
@@ -38,6 +41,22 @@ BooksCheck check_books(const ProcessSnapshot& process) noexcept {
                   process.records_lost == books.records_overwritten;
   }
   return out;
+}
+
+std::uint64_t missing_operations(const RankSnapshot& rank) noexcept {
+  // What the plugin dropped it knows at once, also from before this agent's time.
+  return std::max(rank.dropped, rank.missing);
+}
+
+std::optional<double> coverage(const CommunicatorSnapshot& communicator) noexcept {
+  double seen = 0;
+  double missing = 0;
+  for (const RankSnapshot& rank : communicator.ranks) {
+    seen += static_cast<double>(rank.seen);
+    missing += static_cast<double>(missing_operations(rank));
+  }
+  if (seen <= 0) return std::nullopt;
+  return std::max(0.0, (seen - missing) / seen);
 }
 
 }  // namespace ncclscope::agent
