@@ -15,6 +15,7 @@
 
 #include "agent/aggregate/aggregator.h"
 #include "agent/api/api_server.h"
+#include "agent/app/limits.h"
 #include "agent/base/log.h"
 #include "agent/base/reactor.h"
 #include "agent/base/signals.h"
@@ -54,6 +55,7 @@ Ingest::Options ingest_options(const Config& config, std::uint64_t instance) {
   Ingest::Options options;
   options.agent_instance = instance;
   options.max_sessions = config.max_sessions;
+  options.sessions_per_principal = config.quota_sessions;
   options.grace_ns = config.grace_seconds * kSecond;
   return options;
 }
@@ -66,6 +68,8 @@ Aggregator::Options aggregator_options(const Config& config, std::uint64_t insta
   options.grace_ns = config.grace_seconds * kSecond;
   options.max_jobs = config.max_jobs;
   options.max_communicators = config.max_communicators;
+  options.jobs_per_principal = config.quota_jobs;
+  options.communicators_per_principal = config.quota_communicators;
   return options;
 }
 
@@ -86,10 +90,12 @@ struct Agent::Parts {
         ingest(aggregator, k, ingest_options(c, instance)) {}
 
   void tick() {
+    watch_memory();
     ingest.tick();
     aggregator.tick();
   }
-  void publish() { store.publish(aggregator.build(ingest.stats())); }
+  void watch_memory();
+  void publish() { store.publish(aggregator.build(ingest.stats(), ingest.quotas().counts())); }
   void shut_down();
   void apply(const Config& next);
   Status write_ready_file() const;
@@ -112,8 +118,27 @@ struct Agent::Parts {
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<ApiServer> api;
   std::function<Result<Config>()> reload_config;
+  MemoryGuard memory;
   bool stopping = false;
 };
+
+void Agent::Parts::watch_memory() {
+  constexpr std::uint64_t kMiB = 1024 * 1024;
+  const std::uint64_t resident = resident_bytes();
+  const bool before = memory.full();
+  const bool full = memory.update(resident, config.memory_limit_mb * kMiB);
+  if (full != before) {
+    const std::string state =
+        concat(resident / kMiB, " MiB are resident, memory_limit_mb is ", config.memory_limit_mb);
+    if (full) {
+      log_warning(concat("no new sessions and communicators for now: ", state));
+    } else {
+      log_info(concat("new sessions and communicators are taken again: ", state));
+    }
+  }
+  ingest.set_memory_full(full);
+  aggregator.set_memory_full(full);
+}
 
 /// On the reactor: nothing new comes in, what is queued is taken, and senders learn what was
 /// counted.
@@ -187,8 +212,14 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
 
   Listener::Options options;
   options.path = config.socket;
-  options.max_connections = config.max_connections;
-  options.max_connections_per_uid = config.max_connections_per_user;
+  const std::size_t descriptors = raise_descriptor_limit();
+  options.max_connections = connections_within(config.max_connections, descriptors);
+  if (options.max_connections < config.max_connections) {
+    log_warning(concat("max_connections = ", config.max_connections, " is lowered to ",
+                       options.max_connections, ": the limit on open files is ", descriptors));
+  }
+  options.connections_per_principal = config.quota_connections;
+  options.bytes_per_second_per_principal = config.quota_bytes_per_second;
   Result<std::unique_ptr<Listener>> listener = Listener::create(*p.reactor, p.ingest, options);
   if (!listener.ok()) return listener.status();
   p.listener = std::move(listener).value();

@@ -41,13 +41,25 @@ const std::array kKeys = {
               "newest records held for live tails (80 bytes each)"},
     ConfigKey{"max_connections", &Config::max_connections, 1, 65'536, false,
               "connections of plugins at one time"},
-    ConfigKey{"max_connections_per_user", &Config::max_connections_per_user, 1, 65'536, false,
-              "of which one user may have so many"},
     ConfigKey{"max_sessions", &Config::max_sessions, 1, kNoLimit, false,
               "processes remembered, those that have left included"},
     ConfigKey{"max_jobs", &Config::max_jobs, 1, kNoLimit, false, "jobs at one time"},
     ConfigKey{"max_communicators", &Config::max_communicators, 1, kNoLimit, false,
               "communicators at one time; more are folded into one called other"},
+    ConfigKey{"quota_connections", &Config::quota_connections, 1, 65'536, false,
+              "connections that one user (or Kubernetes pod) may have"},
+    ConfigKey{"quota_sessions", &Config::quota_sessions, 1, kNoLimit, false,
+              "processes of one user (or pod) that are remembered"},
+    ConfigKey{"quota_jobs", &Config::quota_jobs, 1, kNoLimit, false,
+              "jobs of one user (or pod), those that have just ended included"},
+    ConfigKey{"quota_communicators", &Config::quota_communicators, 1, kNoLimit, false,
+              "communicators of one user (or pod); more are folded into one called other"},
+    ConfigKey{"quota_bytes_per_second", &Config::quota_bytes_per_second, 0, kNoLimit, false,
+              "bytes that are read from one user (or pod); 0: no limit. A rank with 1,000 "
+              "operations a second sends about 100,000"},
+    ConfigKey{"memory_limit_mb", &Config::memory_limit_mb, 0, 1'048'576, true,
+              "resident memory above which new sessions are refused and new communicators folded; "
+              "0: no limit"},
 };
 
 const ConfigKey* find_key(std::string_view name) {

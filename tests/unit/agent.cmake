@@ -5,6 +5,7 @@ ncclscope_test(agent_core_test
     unit/agent/books_test.cc
     unit/agent/index_window_test.cc
     unit/agent/parts_test.cc
+    unit/agent/quota_test.cc
     unit/agent/session_test.cc
   LINK ncclscope_agent_aggregate
   LABELS unit sanitize)
