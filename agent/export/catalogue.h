@@ -92,7 +92,6 @@ enum class Metric : std::uint8_t {
   kAgentRecords,
   kAgentUnknownRecords,
   kAgentDecodeErrors,
-  kAgentQuotaExceeded,
   kAgentSeries,
   kAgentSeriesLimit,
   kAgentSeriesFolded,
