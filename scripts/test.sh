@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The project's tests: builds, runs every ctest, then sanitizers, format and lint. Ends with "N passed, N failed".
+# The project's tests: builds, runs every ctest, then sanitizers, fuzzers for seconds, format and lint. Ends with "N passed,
+# N failed".
 #   scripts/test.sh [--fast]     --fast leaves out sanitizers and clang-tidy (use it while working)
 # Environment: NCCLSCOPE_JOBS (default: all cores). Build folders: build/release, build/asan, build/tsan.
 set -uo pipefail
@@ -77,6 +78,9 @@ if [ "$fast" -eq 0 ] && [ "$built" -eq 1 ]; then
     check "build ($preset)" configure_and_build "$preset"
     [ "$failed" -gt "$before" ] || run_ctest "$preset"
   done
+  before=$failed
+  check "build (fuzz)" configure_and_build fuzz
+  [ "$failed" -gt "$before" ] || check "fuzzers, 5 s each" scripts/fuzz.py --seconds 5
   check "clang-tidy" /usr/bin/python3 scripts/tidy.py --build build/release --jobs "$jobs"
 fi
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "agent/base/log.h"
@@ -64,24 +65,97 @@ void Aggregator::for_each_rank(Visit&& visit) {
   }
 }
 
+// ---- tenants
+// -------------------------------------------------------------------------------------
+
+Tenant& Aggregator::tenant_of(const std::string& principal) {
+  Tenant& tenant = tenants_[principal];
+  tenant.principal = principal;
+  return tenant;
+}
+
+void Aggregator::forget_if_idle(Tenant& tenant) {
+  if (tenant.processes + tenant.jobs + tenant.communicators == 0) {
+    tenants_.erase(std::string(tenant.principal));
+  }
+}
+
+/// Forgets the job of `tenant` whose last process left longest ago. False if none has ended.
+bool Aggregator::end_oldest_job(const Tenant& tenant) {
+  Job* oldest = nullptr;
+  std::uint64_t oldest_ns = 0;
+  for (auto& [key, job] : jobs_) {
+    if (job->tenant != &tenant) continue;
+    std::uint64_t ended_ns = 0;
+    bool ended = true;
+    for (const auto& process : job->processes) {
+      ended = ended && process->gone;
+      ended_ns = std::max(ended_ns, process->session->closed_at_ns);
+    }
+    if (!ended || (oldest != nullptr && ended_ns >= oldest_ns)) continue;
+    oldest = job.get();
+    oldest_ns = ended_ns;
+  }
+  if (oldest == nullptr) return false;
+  while (!oldest->processes.empty()) session_expired(*oldest->processes.back()->session);
+  erase_job(*oldest);
+  return true;
+}
+
+bool Aggregator::make_room_for_job(const Tenant& tenant) {
+  if (tenant.jobs >= options_.jobs_per_principal) return end_oldest_job(tenant);
+  if (jobs_.size() < options_.max_jobs) return true;
+  // Whoever holds most gives way first, but only what has ended, and never to one who holds as
+  // much.
+  std::vector<std::pair<std::size_t, const Tenant*>> holders;
+  for (const auto& [name, other] : tenants_) {
+    if (other.jobs > tenant.jobs) holders.emplace_back(other.jobs, &other);
+  }
+  std::sort(holders.begin(), holders.end(), std::greater<>());
+  for (const auto& [held, other] : holders) {
+    if (end_oldest_job(*other)) return true;
+  }
+  return end_oldest_job(tenant);
+}
+
+void Aggregator::erase_job(Job& job) {
+  while (!job.communicators.empty()) {
+    Communicator& communicator = *job.communicators.begin()->second;
+    for (auto& rank : communicator.ranks) leave(*rank);
+    erase_communicator(communicator);
+  }
+  Tenant& tenant = *job.tenant;
+  --tenant.jobs;
+  jobs_.erase(std::string(job.key));
+  forget_if_idle(tenant);
+}
+
 // ---- sessions and jobs
 // ---------------------------------------------------------------------------
 
 Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const SessionState& session) {
   const JobIdentity& who = identity.job;
-  // What different people claim is kept apart, and so is what came through the API. So is a SLURM
-  // job inside Kubernetes from the same id on the node or in another namespace.
-  std::string key =
-      concat(who.job_id, "\n", who.identity_source, "\n", session.peer.claimed ? "api" : "socket",
-             "\n", who.uid, "\n", who.kubernetes_namespace);
+  // What different people claim is kept apart, and so is what came through the API.
+  std::string key = concat(who.job_id, "\n", who.identity_source, "\n",
+                           session.peer.claimed ? "api" : "socket", "\n", who.uid);
   if (const auto it = jobs_.find(key); it != jobs_.end()) {
     JobIdentity& known = it->second->identity;
     known.run = std::max(known.run, who.run);
     return it->second.get();
   }
-  if (jobs_.size() >= options_.max_jobs) return nullptr;
+  Tenant& tenant = tenant_of(session.peer.principal);
+  if (!make_room_for_job(tenant)) {
+    quotas_.exceeded(Quota::kJobs, tenant.principal, now_ns_,
+                     concat("a session of pid ", session.peer.pid, " is refused (it has ",
+                            tenant.jobs, " of ", options_.jobs_per_principal, ", all together ",
+                            jobs_.size(), " of ", options_.max_jobs, ")"));
+    forget_if_idle(tenant);
+    return nullptr;
+  }
   auto job = std::make_unique<Job>();
   job->key = key;
+  job->tenant = &tenant;
+  ++tenant.jobs;
   job->identity = who;
   const auto taken = [&](const std::string& id) {
     return std::any_of(jobs_.begin(), jobs_.end(),
@@ -101,15 +175,17 @@ bool Aggregator::session_opened(SessionState& session) {
   now_ns_ = clock_.monotonic_ns();
   if (session.process == nullptr) {
     const ProcessIdentity identity = resolver_.resolve(session.peer, session.claims);
+    if (identity.mismatch) ++identity_mismatches_;
     Job* job = find_or_make_job(identity, session);
     if (job == nullptr) {
       ++jobs_refused_;
       return false;
     }
-    if (identity.mismatch) ++identity_mismatches_;
     auto process = std::make_unique<SinkProcess>();
     process->session = &session;
     process->job = job;
+    process->tenant = &tenant_of(session.peer.principal);
+    ++process->tenant->processes;
     process->global_rank = identity.global_rank;
     process->local_rank = identity.local_rank;
     process->local_index = identity.local_index;
@@ -164,7 +240,10 @@ void Aggregator::session_expired(SessionState& session) {
     retire(process->folded->source);
   }
   retire(process->source);
+  Tenant& tenant = *process->tenant;
   std::erase_if(job.processes, [&](const auto& p) { return p.get() == process; });
+  --tenant.processes;
+  forget_if_idle(tenant);
 }
 
 // ---- communicators
@@ -174,18 +253,38 @@ CommRank* Aggregator::slot(const SessionState& session, std::uint16_t communicat
   return session.process->slots.find(communicator);
 }
 
-Communicator* Aggregator::find_or_make_communicator(Job& job, const std::string& comm) {
+Communicator* Aggregator::find_or_make_communicator(Job& job, Tenant& tenant,
+                                                    const std::string& comm) {
   if (const auto it = job.communicators.find(comm); it != job.communicators.end()) {
     return it->second.get();
   }
   const bool folded = comm == kFoldedName;
-  if (!folded && communicator_count_ >= options_.max_communicators) return nullptr;
+  if (!folded && (memory_full_ || communicator_count_ >= options_.max_communicators ||
+                  tenant.communicators >= options_.communicators_per_principal)) {
+    quotas_.exceeded(memory_full_ ? Quota::kMemory : Quota::kCommunicators, tenant.principal,
+                     now_ns_,
+                     concat("further communicators of job ", job.identity.job_id,
+                            " are folded into one (it has ", tenant.communicators, " of ",
+                            options_.communicators_per_principal, ", all together ",
+                            communicator_count_, " of ", options_.max_communicators, ")"));
+    return nullptr;
+  }
   auto made = std::make_unique<Communicator>();
   made->job = &job;
+  made->tenant = &tenant;
+  ++tenant.communicators;
   made->comm = comm;
   made->folded = folded;
   ++communicator_count_;
   return job.communicators.emplace(comm, std::move(made)).first->second.get();
+}
+
+void Aggregator::erase_communicator(Communicator& communicator) {
+  --communicator_count_;
+  Tenant& tenant = *communicator.tenant;
+  --tenant.communicators;
+  communicator.job->communicators.erase(std::string(communicator.comm));
+  forget_if_idle(tenant);
 }
 
 std::string Aggregator::local_name(SinkProcess& process, const SessionState& session) {
@@ -236,7 +335,7 @@ CommRank* Aggregator::folded_rank(SessionState& session) {
   if (!process.folded) {
     process.folded = std::make_unique<CommRank>();
     CommRank& rank = *process.folded;
-    rank.communicator = find_or_make_communicator(*process.job, kFoldedName);
+    rank.communicator = find_or_make_communicator(*process.job, *process.tenant, kFoldedName);
     rank.process = &process;
     rank.session_id = session.session_id;
     rank.pid = session.peer.pid;
@@ -327,7 +426,7 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
   }
   const bool known = hash_known(init);
   Communicator* communicator = find_or_make_communicator(
-      *process.job, known ? hex16(init.hash) : local_name(process, session));
+      *process.job, *process.tenant, known ? hex16(init.hash) : local_name(process, session));
   if (communicator == nullptr) return folded_rank(session);
   if (enter(*communicator, rank)) {
     communicator->hash_known = known;
@@ -336,7 +435,8 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
     // Another living process says it is this very rank. It is not for us to say who lies: kept
     // apart.
     ++identity_mismatches_;
-    communicator = find_or_make_communicator(*process.job, local_name(process, session));
+    communicator =
+        find_or_make_communicator(*process.job, *process.tenant, local_name(process, session));
     if (communicator == nullptr || !enter(*communicator, rank)) return folded_rank(session);
   }
   describe(session, *made, init, strings);
@@ -346,7 +446,7 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
 void Aggregator::rekey(SessionState& session, CommRank& rank, const wire::CommunicatorInit& init) {
   Communicator& old = *rank.communicator;
   Job& job = *old.job;
-  Communicator* target = find_or_make_communicator(job, hex16(init.hash));
+  Communicator* target = find_or_make_communicator(job, *session.process->tenant, hex16(init.hash));
   if (target == nullptr) return;  // at the limit: stays under its local name
   flush(rank);
   const auto it = std::find_if(old.ranks.begin(), old.ranks.end(),
@@ -367,9 +467,7 @@ void Aggregator::rekey(SessionState& session, CommRank& rank, const wire::Commun
   if (target->name.empty()) target->name = old.name;
   target->sums.merge(old.sums, folded_);
   // A local name is used by one rank only, so nothing is left behind.
-  --communicator_count_;
-  job.communicators.erase(std::string(old.comm));
-  static_cast<void>(session);
+  erase_communicator(old);
 }
 
 void Aggregator::communicator_init(SessionState& session, const wire::CommunicatorInit& init,
@@ -588,17 +686,22 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
     return true;
   }
   PlanBatch& pending = rank->pending;
+  // Each tenant has its share of the room, so that nobody else's plans are cut short.
+  constexpr std::size_t kLeastShares = 4;
+  Tenant& tenant = *session.process->tenant;
+  const std::size_t share = options_.max_pending_items / std::max(tenants_.size(), kLeastShares);
   if (!pending.empty() && (pending.plan() != plan || pending.size() >= PlanBatch::kMaxItems ||
-                           pending_items_ >= options_.max_pending_items)) {
+                           tenant.pending_items >= share)) {
     flush(*rank);
   }
   pending.add(plan, item, now_ns_);
-  ++pending_items_;
+  ++tenant.pending_items;
   return true;
 }
 
 void Aggregator::flush(CommRank& rank) {
-  pending_items_ -= rank.pending.size();
+  if (rank.pending.empty()) return;
+  rank.process->tenant->pending_items -= rank.pending.size();
   rank.pending.flush([&](const AttributedItem& item) { apply(rank, item); });
 }
 
@@ -684,7 +787,10 @@ bool Aggregator::channel(SessionState& session, const wire::ChannelDetail& detai
 void Aggregator::tick() {
   const std::uint64_t now = clock_.monotonic_ns();
   now_ns_ = now;
-  if (pending_items_ > 0) {
+  const bool pending = std::any_of(tenants_.begin(), tenants_.end(), [](const auto& tenant) {
+    return tenant.second.pending_items > 0;
+  });
+  if (pending) {
     for_each_rank([&](CommRank& rank) {
       if (!rank.pending.empty() && now - rank.pending.since_ns() >= options_.batch_age_ns) {
         flush(rank);
@@ -720,21 +826,13 @@ void Aggregator::expire(std::uint64_t now) {
         leave(*rank);
         return true;
       });
-      if (ranks.empty() && !it->second->folded) {
-        it = communicators.erase(it);
-        --communicator_count_;
-      } else {
-        ++it;
-      }
+      Communicator& communicator = *it++->second;
+      if (ranks.empty() && !communicator.folded) erase_communicator(communicator);
     }
     const bool only_folded = communicators.empty() ||
                              (communicators.size() == 1 && communicators.begin()->second->folded);
-    if (job->second->processes.empty() && only_folded) {
-      communicator_count_ -= communicators.size();
-      job = jobs_.erase(job);
-    } else {
-      ++job;
-    }
+    Job& ended = *job++->second;
+    if (ended.processes.empty() && only_folded) erase_job(ended);
   }
 }
 

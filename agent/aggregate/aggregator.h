@@ -21,6 +21,7 @@
 #include "agent/identity/gpu_table.h"
 #include "agent/identity/job_resolver.h"
 #include "agent/ingest/ingest_stats.h"
+#include "agent/ingest/quota.h"
 #include "agent/ingest/record_sink.h"
 
 namespace ncclscope::agent {
@@ -38,8 +39,10 @@ class Aggregator final : public RecordSink {
     std::uint64_t vanish_ns =
         3'000'000'000;  // how long a process may be away before it counts as vanished
     std::uint64_t batch_age_ns = 500'000'000;  // after which a plan is taken as complete
-    std::size_t max_jobs = 256;
-    std::size_t max_communicators = 4096;     // all jobs together
+    std::size_t max_jobs = 1024;
+    std::size_t jobs_per_principal = 256;
+    std::size_t max_communicators = 4096;  // all jobs together
+    std::size_t communicators_per_principal = 2048;
     std::size_t max_pending_items = 262'144;  // operations waiting for the rest of their plan
   };
   Aggregator(const Clock& clock, JobResolver& resolver, GpuTable& gpus, OperationTail& tail,
@@ -73,17 +76,27 @@ class Aggregator final : public RecordSink {
   void tick();
   /// Flushes all plans whatever their age (before the last snapshot).
   void flush_all();
-  /// The picture of now. `stats` are the way in's counters.
-  [[nodiscard]] SnapshotPtr build(const IngestStats& stats);
+  /// The picture of now. `stats` and `quotas` are the way in's counters.
+  [[nodiscard]] SnapshotPtr build(const IngestStats& stats, const QuotaCounts& quotas = {});
 
   void set_grace_ns(std::uint64_t grace_ns) { options_.grace_ns = grace_ns; }
+  /// While set, new communicators are folded into "other".
+  void set_memory_full(bool full) { memory_full_ = full; }
   [[nodiscard]] std::uint64_t folded() const { return folded_; }
   [[nodiscard]] std::size_t communicators() const { return communicator_count_; }
 
  private:
   static CommRank* slot(const SessionState& session, std::uint16_t communicator);
   Job* find_or_make_job(const ProcessIdentity& identity, const SessionState& session);
-  Communicator* find_or_make_communicator(Job& job, const std::string& comm);
+  /// Frees the place of a job that has ended. False if no one can be asked to give way.
+  bool make_room_for_job(const Tenant& tenant);
+  bool end_oldest_job(const Tenant& tenant);
+  void erase_job(Job& job);
+  Tenant& tenant_of(const std::string& principal);
+  void forget_if_idle(Tenant& tenant);
+  /// Null at a limit, which is then counted against `tenant`.
+  Communicator* find_or_make_communicator(Job& job, Tenant& tenant, const std::string& comm);
+  void erase_communicator(Communicator& communicator);
   CommRank* make_rank(SessionState& session, const wire::CommunicatorInit& init,
                       const CommunicatorStrings& strings);
   CommRank* folded_rank(SessionState& session);
@@ -118,8 +131,10 @@ class Aggregator final : public RecordSink {
   OperationTail& tail_;
   Options options_;
   std::map<std::string, std::unique_ptr<Job>> jobs_;  // by key
+  std::map<std::string, Tenant> tenants_;             // by principal
+  QuotaCounter quotas_;
+  bool memory_full_ = false;
   std::size_t communicator_count_ = 0;
-  std::size_t pending_items_ = 0;
   std::uint64_t folded_ = 0;
   std::uint64_t jobs_refused_ = 0;
   std::uint64_t identity_mismatches_ = 0;

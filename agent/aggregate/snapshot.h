@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "agent/identity/job_identity.h"
+#include "agent/ingest/quota.h"
 #include "proto/model/operation.h"
 #include "proto/wire/frame.h"
 
@@ -158,6 +159,7 @@ struct AgentStats {
   std::uint64_t unknown_records = 0;
   std::vector<std::pair<std::string, std::uint64_t>> decode_errors;  // by reason
   std::uint64_t refused_connections = 0;
+  QuotaCounts quota_exceeded{};  // by Quota
   std::uint64_t series_limit = 0;
   std::uint64_t folded_series = 0;  // communicators folded into "other" and rows folded within one
   std::uint64_t jobs_refused = 0;   // sessions refused because a limit was reached

@@ -141,7 +141,7 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
             });
 }
 
-SnapshotPtr Aggregator::build(const IngestStats& stats) {
+SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quotas) {
   auto snapshot = std::make_shared<Snapshot>();
   const std::uint64_t now = clock_.monotonic_ns();
   snapshot->node = options_.node;
@@ -166,8 +166,10 @@ SnapshotPtr Aggregator::build(const IngestStats& stats) {
     agent.decode_errors.emplace_back(name(static_cast<IngestError>(i)), stats.errors[i]);
   }
   agent.refused_connections = stats.refused_connections;
+  agent.quota_exceeded = quotas;
   agent.series_limit = options_.max_communicators;
   agent.folded_series = folded_;
+  for (std::size_t i = 0; i < kQuotaCount; ++i) agent.quota_exceeded[i] += quotas_.counts()[i];
   agent.jobs_refused = jobs_refused_;
   agent.identity_mismatches = identity_mismatches_;
   return snapshot;

@@ -34,6 +34,15 @@ namespace ncclscope::agent {
 struct Job;
 struct Communicator;
 
+/// What one principal holds of the tables.
+struct Tenant {
+  std::string principal;
+  std::size_t processes = 0;
+  std::size_t jobs = 0;           // that it was the first to bring
+  std::size_t communicators = 0;  // likewise
+  std::size_t pending_items = 0;  // operations waiting for the rest of their plan
+};
+
 struct RankSums {
   std::uint64_t operations = 0;
   double seconds = 0;
@@ -64,7 +73,7 @@ struct CommRank {
   IndexWindow collectives, p2p;      // which of its operations have come
   std::uint64_t missing_before = 0;  // of processes that had its place earlier
   std::array<RankSums, model::kFunctionCount> sums{};
-  PlanBatch pending;
+  PlanBatch pending;  // empty without a process
   std::vector<wire::Neighbour> neighbours;
   OperationTail::SourceId source = kNoSource;
 
@@ -76,7 +85,8 @@ struct CommRank {
 
 struct Communicator {
   Job* job = nullptr;
-  std::string comm;  // key in the job
+  Tenant* tenant = nullptr;  // whose quota it is counted in
+  std::string comm;          // key in the job
   std::uint64_t hash = 0;
   bool hash_known = false;
   bool folded = false;  // "other"
@@ -99,6 +109,7 @@ class SinkProcess {
  public:
   SessionState* session = nullptr;
   Job* job = nullptr;
+  Tenant* tenant = nullptr;
   std::string plugin_version;
   std::string global_rank, local_rank;
   std::int32_t local_index = -1;
@@ -118,6 +129,7 @@ class SinkProcess {
 
 struct Job {
   std::string key;
+  Tenant* tenant = nullptr;  // whose quota it is counted in
   JobIdentity identity;
   std::map<std::string, std::unique_ptr<Communicator>> communicators;
   std::vector<std::unique_ptr<SinkProcess>> processes;

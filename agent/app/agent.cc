@@ -15,6 +15,7 @@
 
 #include "agent/aggregate/aggregator.h"
 #include "agent/api/api_server.h"
+#include "agent/app/limits.h"
 #include "agent/base/log.h"
 #include "agent/base/reactor.h"
 #include "agent/base/signals.h"
@@ -22,7 +23,6 @@
 #include "agent/export/metrics_endpoint.h"
 #include "agent/identity/gpu_table.h"
 #include "agent/identity/job_resolver.h"
-#include "agent/identity/peer_prover.h"
 #include "agent/ingest/listener.h"
 #include "agent/ingest/reactor_gateway.h"
 #include "agent/ingest/session.h"
@@ -55,6 +55,7 @@ Ingest::Options ingest_options(const Config& config, std::uint64_t instance) {
   Ingest::Options options;
   options.agent_instance = instance;
   options.max_sessions = config.max_sessions;
+  options.sessions_per_principal = config.quota_sessions;
   options.grace_ns = config.grace_seconds * kSecond;
   return options;
 }
@@ -67,6 +68,8 @@ Aggregator::Options aggregator_options(const Config& config, std::uint64_t insta
   options.grace_ns = config.grace_seconds * kSecond;
   options.max_jobs = config.max_jobs;
   options.max_communicators = config.max_communicators;
+  options.jobs_per_principal = config.quota_jobs;
+  options.communicators_per_principal = config.quota_communicators;
   return options;
 }
 
@@ -82,17 +85,17 @@ struct Agent::Parts {
         clock(k),
         tail(c.tail_records),
         gpus(c.sysfs_root),
-        prover({.proc_root = c.proc_root, .pods_log_root = c.pods_log_root}, jobs, k),
-        resolver(c.cluster, jobs),
+        resolver(c.cluster),
         aggregator(k, resolver, gpus, tail, aggregator_options(c, instance)),
         ingest(aggregator, k, ingest_options(c, instance)) {}
 
   void tick() {
-    if (listener) listener->note_empty_queue();
+    watch_memory();
     ingest.tick();
     aggregator.tick();
   }
-  void publish() { store.publish(aggregator.build(ingest.stats())); }
+  void watch_memory();
+  void publish() { store.publish(aggregator.build(ingest.stats(), ingest.quotas().counts())); }
   void shut_down();
   void apply(const Config& next);
   Status write_ready_file() const;
@@ -102,9 +105,7 @@ struct Agent::Parts {
   SnapshotStore store;
   OperationTail tail;
   GpuTable gpus;
-  JobDirectory jobs;  // nobody reports facts yet
-  PeerProver prover;
-  ProofResolver resolver;
+  ClaimsResolver resolver;
   Aggregator aggregator;
   Ingest ingest;
   std::unique_ptr<Reactor> reactor;
@@ -117,8 +118,27 @@ struct Agent::Parts {
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<ApiServer> api;
   std::function<Result<Config>()> reload_config;
+  MemoryGuard memory;
   bool stopping = false;
 };
+
+void Agent::Parts::watch_memory() {
+  constexpr std::uint64_t kMiB = 1024 * 1024;
+  const std::uint64_t resident = resident_bytes();
+  const bool before = memory.full();
+  const bool full = memory.update(resident, config.memory_limit_mb * kMiB);
+  if (full != before) {
+    const std::string state =
+        concat(resident / kMiB, " MiB are resident, memory_limit_mb is ", config.memory_limit_mb);
+    if (full) {
+      log_warning(concat("no new sessions and communicators for now: ", state));
+    } else {
+      log_info(concat("new sessions and communicators are taken again: ", state));
+    }
+  }
+  ingest.set_memory_full(full);
+  aggregator.set_memory_full(full);
+}
 
 /// On the reactor: nothing new comes in, what is queued is taken, and senders learn what was
 /// counted.
@@ -192,11 +212,15 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
 
   Listener::Options options;
   options.path = config.socket;
-  options.max_connections = config.max_connections;
-  options.max_connections_per_uid = config.max_connections_per_user;
-  Result<std::unique_ptr<Listener>> listener = Listener::create(
-      *p.reactor, p.ingest, options,
-      [&p](int fd, std::uint64_t queue_empty_ns) { return p.prover.identify(fd, queue_empty_ns); });
+  const std::size_t descriptors = raise_descriptor_limit();
+  options.max_connections = connections_within(config.max_connections, descriptors);
+  if (options.max_connections < config.max_connections) {
+    log_warning(concat("max_connections = ", config.max_connections, " is lowered to ",
+                       options.max_connections, ": the limit on open files is ", descriptors));
+  }
+  options.connections_per_principal = config.quota_connections;
+  options.bytes_per_second_per_principal = config.quota_bytes_per_second;
+  Result<std::unique_ptr<Listener>> listener = Listener::create(*p.reactor, p.ingest, options);
   if (!listener.ok()) return listener.status();
   p.listener = std::move(listener).value();
 

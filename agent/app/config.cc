@@ -33,10 +33,6 @@ const std::array kKeys = {
     ConfigKey{"ready_file", &Config::ready_file, 0, 0, false,
               "file to write the actual addresses to once the agent is ready"},
     ConfigKey{"sysfs_root", &Config::sysfs_root, 0, 0, false, "where sysfs is mounted"},
-    ConfigKey{"proc_root", &Config::proc_root, 0, 0, false,
-              "where procfs is mounted; it proves which job a process belongs to"},
-    ConfigKey{"pods_log_root", &Config::pods_log_root, 0, 0, false,
-              "the kubelet's log directories; they tell a pod's namespace and name"},
     ConfigKey{"grace_seconds", &Config::grace_seconds, 1, 86'400, true,
               "how long series stay after the last process of a job has left"},
     ConfigKey{"snapshot_interval_ms", &Config::snapshot_interval_ms, 10, 60'000, false,
@@ -45,13 +41,25 @@ const std::array kKeys = {
               "newest records held for live tails (80 bytes each)"},
     ConfigKey{"max_connections", &Config::max_connections, 1, 65'536, false,
               "connections of plugins at one time"},
-    ConfigKey{"max_connections_per_user", &Config::max_connections_per_user, 1, 65'536, false,
-              "of which one user may have so many"},
     ConfigKey{"max_sessions", &Config::max_sessions, 1, kNoLimit, false,
               "processes remembered, those that have left included"},
     ConfigKey{"max_jobs", &Config::max_jobs, 1, kNoLimit, false, "jobs at one time"},
     ConfigKey{"max_communicators", &Config::max_communicators, 1, kNoLimit, false,
               "communicators at one time; more are folded into one called other"},
+    ConfigKey{"quota_connections", &Config::quota_connections, 1, 65'536, false,
+              "connections that one user (or Kubernetes pod) may have"},
+    ConfigKey{"quota_sessions", &Config::quota_sessions, 1, kNoLimit, false,
+              "processes of one user (or pod) that are remembered"},
+    ConfigKey{"quota_jobs", &Config::quota_jobs, 1, kNoLimit, false,
+              "jobs of one user (or pod), those that have just ended included"},
+    ConfigKey{"quota_communicators", &Config::quota_communicators, 1, kNoLimit, false,
+              "communicators of one user (or pod); more are folded into one called other"},
+    ConfigKey{"quota_bytes_per_second", &Config::quota_bytes_per_second, 0, kNoLimit, false,
+              "bytes that are read from one user (or pod); 0: no limit. A rank with 1,000 "
+              "operations a second sends about 100,000"},
+    ConfigKey{"memory_limit_mb", &Config::memory_limit_mb, 0, 1'048'576, true,
+              "resident memory above which new sessions are refused and new communicators folded; "
+              "0: no limit"},
 };
 
 const ConfigKey* find_key(std::string_view name) {

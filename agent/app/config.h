@@ -29,16 +29,19 @@ struct Config {
   std::string log_level = "info";
   std::string ready_file;
   std::string sysfs_root = "/sys";
-  std::string proc_root = "/proc";
-  std::string pods_log_root = "/var/log/pods";
   std::uint64_t grace_seconds = 300;
   std::uint64_t snapshot_interval_ms = 1000;
   std::uint64_t tail_records = 65'536;
-  std::uint64_t max_connections = 1024;
-  std::uint64_t max_connections_per_user = 512;
-  std::uint64_t max_sessions = 4096;
-  std::uint64_t max_jobs = 256;
+  std::uint64_t max_connections = 4096;
+  std::uint64_t max_sessions = 8192;
+  std::uint64_t max_jobs = 1024;
   std::uint64_t max_communicators = 4096;
+  std::uint64_t quota_connections = 512;
+  std::uint64_t quota_sessions = 2048;
+  std::uint64_t quota_jobs = 256;
+  std::uint64_t quota_communicators = 2048;
+  std::uint64_t quota_bytes_per_second = 32 * 1024 * 1024;
+  std::uint64_t memory_limit_mb = 256;
 
   bool operator==(const Config&) const = default;
 };

@@ -249,6 +249,11 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      labels(), "Records of a type this agent does not know, skipped: the plugin is newer.", "0.1"},
     {M::kAgentDecodeErrors, G::kAgent, "ncclscope_agent_decode_errors_total", kCounter, "",
      labels("reason"), "Frames that could not be decoded, by reason.", "0.1"},
+    {M::kAgentQuotaExceeded, G::kAgent, "ncclscope_agent_quota_exceeded_total", kCounter, "",
+     labels("quota"),
+     "How often a user (or pod) asked for more than its quota, or the agent reached its memory "
+     "limit: connections, sessions and jobs were refused, communicators folded, bytes read later.",
+     "0.1"},
     {M::kAgentSeries, G::kAgent, "ncclscope_agent_series", kGauge, "", labels(),
      "Series of jobs in this exposition; those of the agent itself are not counted.", "0.1"},
     {M::kAgentSeriesLimit, G::kAgent, "ncclscope_agent_series_limit", kGauge, "", labels(),

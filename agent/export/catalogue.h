@@ -92,6 +92,7 @@ enum class Metric : std::uint8_t {
   kAgentRecords,
   kAgentUnknownRecords,
   kAgentDecodeErrors,
+  kAgentQuotaExceeded,
   kAgentSeries,
   kAgentSeriesLimit,
   kAgentSeriesFolded,

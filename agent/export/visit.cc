@@ -552,6 +552,9 @@ class Visit {
     agent_value(Metric::kAgentRecords, a.records);
     agent_value(Metric::kAgentUnknownRecords, a.unknown_records);
     decode_errors();
+    family(Metric::kAgentQuotaExceeded);
+    for (std::size_t i = 0; i < kQuotaCount; ++i)
+      emit({name(static_cast<Quota>(i))}, a.quota_exceeded[i]);
     agent_value(Metric::kAgentSeries, counts_.job_series);
     agent_value(Metric::kAgentSeriesLimit, a.series_limit);
     agent_value(Metric::kAgentSeriesFolded, a.folded_series);

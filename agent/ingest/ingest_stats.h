@@ -23,8 +23,9 @@ enum class IngestError : std::uint8_t {
   kUnknownCommunicator =
       14,                // a record names a communicator that was not announced (record skipped)
   kWrongDirection = 15,  // a record that only agents send
+  kAcceptFailed = 16,    // the agent had no descriptor for a connection
 };
-inline constexpr std::size_t kIngestErrorCount = 16;
+inline constexpr std::size_t kIngestErrorCount = 17;
 static_assert(static_cast<int>(wire::DecodeError::kBadString) + 1 ==
               static_cast<int>(IngestError::kNoHello));
 
@@ -32,9 +33,9 @@ static_assert(static_cast<int>(wire::DecodeError::kBadString) + 1 ==
   return static_cast<IngestError>(e);
 }
 [[nodiscard]] constexpr std::string_view name(IngestError e) noexcept {
-  constexpr std::string_view kNames[] = {"no_hello",         "bad_index", "bad_session",
-                                         "session_conflict", "limit",     "unknown_communicator",
-                                         "wrong_direction"};
+  constexpr std::string_view kNames[] = {"no_hello",         "bad_index",    "bad_session",
+                                         "session_conflict", "limit",        "unknown_communicator",
+                                         "wrong_direction",  "accept_failed"};
   const auto i = static_cast<std::size_t>(e);
   const auto first = static_cast<std::size_t>(IngestError::kNoHello);
   return i < first ? wire::name(static_cast<wire::DecodeError>(e)) : kNames[i - first];

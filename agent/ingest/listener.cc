@@ -5,23 +5,25 @@
 #include "agent/ingest/listener.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 namespace ncclscope::agent {
 namespace {
+
+/// How long whoever is paused waits before it is looked at again.
+constexpr long kPauseNs = 20'000'000;
 
 Result<sockaddr_un> unix_address(const std::string& path) {
   sockaddr_un address{};
@@ -64,16 +66,9 @@ Status remove_stale(const std::string& path, const sockaddr_un& address) {
   return {};
 }
 
-std::uint64_t boot_time_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
-
 }  // namespace
 
-Result<PeerIdentity> socket_peer_credentials(int fd, std::uint64_t /*queue_empty_ns*/) {
+Result<PeerIdentity> socket_peer_credentials(int fd) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
@@ -121,15 +116,24 @@ Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode) {
 
 class Listener::Connection final : public SessionCarrier {
  public:
-  Connection(Listener& listener, ScopedFd fd, PeerIdentity peer)
+  Connection(Listener& listener, Principal& principal, ScopedFd fd, PeerIdentity peer)
       : listener_(listener),
+        principal_(principal),
         fd_(std::move(fd)),
         session_(listener.ingest_, std::move(peer), *this) {}
 
-  /// Reads at most `budget` packets. True if there was anything.
-  bool read(int budget) {
-    bool any = false;
-    for (; budget > 0 && !over_; --budget) {
+  struct Read {
+    int packets = 0;
+    bool more = false;  // there may be more: the budget was used up
+  };
+  /// Reads at most `budget` packets.
+  Read read(int budget) {
+    Read result;
+    for (int left = budget; !over_; --left) {
+      if (left == 0) {
+        result.more = true;
+        break;
+      }
       const ssize_t size = ::recv(fd_.get(), listener_.buffer_.data(), listener_.buffer_.size(),
                                   MSG_DONTWAIT | MSG_TRUNC);
       if (size < 0) {
@@ -143,17 +147,18 @@ class Listener::Connection final : public SessionCarrier {
         finish();
         break;
       }
-      any = true;
+      ++result.packets;
+      principal_.bytes.take(static_cast<std::size_t>(size));
       // With MSG_TRUNC, `size` is the packet's real size: the decoder refuses what did not fit.
       const std::size_t held = std::min(static_cast<std::size_t>(size), listener_.buffer_.size());
       if (session_.on_frame({listener_.buffer_.data(), held}) == Session::Verdict::kClose) {
         finish();
-        return true;
+        return result;
       }
     }
-    if (any) session_.on_burst_end();
+    if (result.packets > 0) session_.on_burst_end();
     if (session_.has_output()) output_ready();
-    return any;
+    return result;
   }
 
   void output_ready() override {
@@ -167,7 +172,8 @@ class Listener::Connection final : public SessionCarrier {
   }
   void session_over() override { finish(); }
 
-  [[nodiscard]] std::int64_t uid() const { return session_.peer().uid; }
+  [[nodiscard]] Principal& principal() { return principal_; }
+  bool ready = false;  // in the principal's queue
 
  private:
   void finish() {
@@ -178,6 +184,7 @@ class Listener::Connection final : public SessionCarrier {
   }
 
   Listener& listener_;
+  Principal& principal_;
   ScopedFd fd_;
   Session session_;
   std::vector<OutFrame> sending_;
@@ -198,12 +205,13 @@ Result<std::unique_ptr<Listener>> Listener::create(Reactor& reactor, Ingest& ing
     listener->inode_ = info.st_ino;
   }
   Listener* raw = listener.get();
-  if (Status s =
-          reactor.add(raw->socket_.get(), EPOLLIN, [raw](std::uint32_t) { raw->on_accept(); });
+  raw->timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!raw->timer_.valid()) return Status::system("timerfd_create");
+  if (Status s = reactor.add(raw->timer_.get(), EPOLLIN, [raw](std::uint32_t) { raw->on_timer(); });
       !s.ok()) {
     return s;
   }
-  listener->note_empty_queue();
+  if (Status s = raw->watch_socket(); !s.ok()) return s;
   return listener;
 }
 
@@ -216,13 +224,19 @@ Listener::Listener(Reactor& reactor, Ingest& ingest, Options options,
 
 Listener::~Listener() {
   stop_accepting();
+  if (timer_.valid()) reactor_.remove(timer_.get());
   for (auto& [fd, connection] : connections_) reactor_.remove(fd);
+}
+
+Status Listener::watch_socket() {
+  return reactor_.add(socket_.get(), EPOLLIN, [this](std::uint32_t) { on_accept(); });
 }
 
 void Listener::stop_accepting() {
   if (!socket_.valid()) return;
   reactor_.remove(socket_.get());
   socket_.reset();
+  accept_paused_ = false;
   struct stat info {};
   if (::stat(options_.path.c_str(), &info) == 0 && info.st_dev == device_ &&
       info.st_ino == inode_) {
@@ -230,56 +244,165 @@ void Listener::stop_accepting() {
   }
 }
 
-void Listener::note_empty_queue() {
-  if (!socket_.valid()) return;
-  const std::uint64_t now = boot_time_ns();
-  pollfd waiting{socket_.get(), POLLIN, 0};
-  if (::poll(&waiting, 1, 0) == 0) queue_empty_ns_ = now;
-}
+// ---- accepting
+// -----------------------------------------------------------------------------------
 
 void Listener::on_accept() {
-  for (int turn = 0; turn < kFramesPerTurn; ++turn) {
-    const std::uint64_t now = boot_time_ns();
-    ScopedFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) {
-      if (errno == EAGAIN) queue_empty_ns_ = now;
-      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-        limit_log_.log(SystemClock().monotonic_ns(), LogLevel::kError,
-                       Status::system("cannot accept a connection").message());
-      }
-      return;
-    }
-    Result<PeerIdentity> peer = credentials_(fd.get(), queue_empty_ns_);
-    if (!peer.ok()) continue;
-    std::size_t& of_uid = by_uid_[peer.value().uid];
-    if (connections_.size() >= options_.max_connections ||
-        of_uid >= options_.max_connections_per_uid) {
-      if (of_uid == 0) by_uid_.erase(peer.value().uid);
-      ingest_.stats().count(IngestError::kLimit);
-      ++ingest_.stats().refused_connections;
-      limit_log_.log(
-          SystemClock().monotonic_ns(), LogLevel::kWarning,
-          concat("too many connections (", connections_.size(), " open): closing that of pid ",
-                 peer.value().pid, ", uid ", peer.value().uid));
-      continue;
-    }
-    ++of_uid;
-    if (options_.receive_buffer_bytes > 0) {
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &options_.receive_buffer_bytes,
-                   sizeof options_.receive_buffer_bytes);
-    }
-    const int raw = fd.get();
-    auto connection = std::make_unique<Connection>(*this, std::move(fd), std::move(peer).value());
-    Connection* pointer = connection.get();
-    connections_[raw] = std::move(connection);
-    if (!reactor_
-             .add(raw, EPOLLIN | EPOLLRDHUP,
-                  [pointer](std::uint32_t) { pointer->read(kFramesPerTurn); })
-             .ok()) {
-      close_later(raw);
-    }
+  constexpr int kAcceptsPerTurn = 64;
+  for (int turn = 0; turn < kAcceptsPerTurn && accept_one(); ++turn) {
   }
 }
+
+/// False when there is nothing more to accept for now.
+bool Listener::accept_one() {
+  ScopedFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!fd.valid()) {
+    if (errno == EINTR || errno == ECONNABORTED) return true;
+    if (errno == EAGAIN) return false;
+    // Out of descriptors or memory: the connection stays in the backlog, and asking again at once
+    // would only spin.
+    accept_log_.log(ingest_.clock().monotonic_ns(), LogLevel::kError,
+                    Status::system("cannot accept a connection").message());
+    ingest_.stats().count(IngestError::kAcceptFailed);
+    reactor_.remove(socket_.get());
+    accept_paused_ = true;
+    arm_timer();
+    return false;
+  }
+  Result<PeerIdentity> peer = credentials_(fd.get());
+  if (!peer.ok()) return true;
+  Principal& principal = principal_of(peer.value().principal);
+  const bool crowded = connections_.size() >= options_.max_connections;
+  if (crowded || principal.connections >= options_.connections_per_principal) {
+    ingest_.stats().count(IngestError::kLimit);
+    ++ingest_.stats().refused_connections;
+    ingest_.quotas().exceeded(
+        Quota::kConnections, principal.name, ingest_.clock().monotonic_ns(),
+        concat("closing the connection of pid ", peer.value().pid, " (it has ",
+               principal.connections, " of ", options_.connections_per_principal, ", all together ",
+               connections_.size(), " of ", options_.max_connections, ")"));
+    return true;
+  }
+  ++principal.connections;
+  if (options_.receive_buffer_bytes > 0) {
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &options_.receive_buffer_bytes,
+                 sizeof options_.receive_buffer_bytes);
+  }
+  const int raw = fd.get();
+  auto connection =
+      std::make_unique<Connection>(*this, principal, std::move(fd), std::move(peer).value());
+  Connection* pointer = connection.get();
+  connections_[raw] = std::move(connection);
+  // Edge-triggered: whoever has more to read stands in a queue of ours, not in the kernel's.
+  if (!reactor_
+           .add(raw, EPOLLIN | EPOLLRDHUP | EPOLLET,
+                [this, pointer](std::uint32_t) { on_readable(*pointer); })
+           .ok()) {
+    close_later(raw);
+  }
+  return true;
+}
+
+Listener::Principal& Listener::principal_of(const std::string& name) {
+  if (const auto it = principals_.find(name); it != principals_.end()) return *it->second;
+  // The idle ones are forgotten here, where they would otherwise accumulate.
+  const std::uint64_t now = ingest_.clock().monotonic_ns();
+  std::erase_if(principals_, [&](const auto& known) {
+    return known.second->connections == 0 && !known.second->waiting &&
+           known.second->bytes.full(now);
+  });
+  auto principal = std::make_unique<Principal>();
+  principal->name = name;
+  principal->bytes = ByteBucket(options_.bytes_per_second_per_principal);
+  return *principals_.emplace(name, std::move(principal)).first->second;
+}
+
+// ---- turns
+// ---------------------------------------------------------------------------------------
+
+void Listener::on_readable(Connection& connection) {
+  if (connection.ready) return;
+  connection.ready = true;
+  Principal& principal = connection.principal();
+  principal.ready.push_back(&connection);
+  if (principal.waiting) return;
+  principal.waiting = true;
+  turns_.push_back(&principal);
+  schedule_turn();
+}
+
+void Listener::schedule_turn() {
+  if (turn_scheduled_) return;
+  turn_scheduled_ = reactor_.post([this, alive = std::weak_ptr<const bool>(alive_)] {
+    if (!alive.expired()) take_turns();
+  });
+}
+
+/// One turn for each principal that has something to read.
+void Listener::take_turns() {
+  turn_scheduled_ = false;
+  for (std::size_t i = std::min(turns_.size(), kPrincipalsPerTurn); i > 0; --i) {
+    Principal& principal = *turns_.front();
+    turns_.pop_front();
+    serve(principal);
+    if (principal.ready.empty()) {
+      principal.waiting = false;
+    } else if (!principal.bytes.allows(ingest_.clock().monotonic_ns())) {
+      pause(principal);
+    } else {
+      turns_.push_back(&principal);
+    }
+  }
+  if (!turns_.empty()) schedule_turn();
+}
+
+/// Reads at most kFramesPerTurn packets, shared by the connections that are ready.
+void Listener::serve(Principal& principal) {
+  int budget = kFramesPerTurn;
+  const int share =
+      std::max(1, budget / static_cast<int>(std::min<std::size_t>(
+                               principal.ready.size(), static_cast<std::size_t>(budget))));
+  while (budget > 0 && !principal.ready.empty() &&
+         principal.bytes.allows(ingest_.clock().monotonic_ns())) {
+    Connection& connection = *principal.ready.front();
+    principal.ready.pop_front();
+    const Connection::Read read = connection.read(std::min(share, budget));
+    budget -= read.packets;
+    connection.ready = read.more;
+    if (read.more) principal.ready.push_back(&connection);
+  }
+}
+
+void Listener::pause(Principal& principal) {
+  paused_.push_back(&principal);
+  ingest_.quotas().exceeded(Quota::kBytes, principal.name, ingest_.clock().monotonic_ns(),
+                            concat("its ", principal.connections, " connections are read at ",
+                                   options_.bytes_per_second_per_principal, " bytes per second"));
+  arm_timer();
+}
+
+void Listener::arm_timer() {
+  itimerspec spec{};
+  spec.it_value.tv_nsec = kPauseNs;
+  ::timerfd_settime(timer_.get(), 0, &spec, nullptr);
+}
+
+void Listener::on_timer() {
+  std::uint64_t expirations = 0;
+  [[maybe_unused]] const ssize_t ignored = ::read(timer_.get(), &expirations, sizeof expirations);
+  if (accept_paused_) accept_paused_ = !watch_socket().ok();
+  const std::uint64_t now = ingest_.clock().monotonic_ns();
+  std::erase_if(paused_, [&](Principal* principal) {
+    if (!principal->bytes.allows(now)) return false;
+    turns_.push_back(principal);
+    return true;
+  });
+  if (!turns_.empty()) schedule_turn();
+  if (accept_paused_ || !paused_.empty()) arm_timer();
+}
+
+// ---- closing
+// -------------------------------------------------------------------------------------
 
 /// The connection may be on the stack, so it is destroyed by a posted closure.
 void Listener::close_later(int fd) {
@@ -288,16 +411,18 @@ void Listener::close_later(int fd) {
   if (closing_.size() > 1) return;
   reactor_.post([this, alive = std::weak_ptr<const bool>(alive_)] {
     if (alive.expired()) return;
-    for (const int closing : std::exchange(closing_, {})) {
-      const auto it = connections_.find(closing);
-      if (it == connections_.end()) continue;
-      const std::int64_t uid = it->second->uid();
-      if (const auto count = by_uid_.find(uid); count != by_uid_.end() && --count->second == 0) {
-        by_uid_.erase(count);
-      }
-      connections_.erase(it);
-    }
+    for (const int closing : std::exchange(closing_, {})) close_now(closing);
   });
+}
+
+void Listener::close_now(int fd) {
+  const auto it = connections_.find(fd);
+  if (it == connections_.end()) return;
+  Connection& connection = *it->second;
+  Principal& principal = connection.principal();
+  if (connection.ready) std::erase(principal.ready, &connection);
+  --principal.connections;
+  connections_.erase(it);
 }
 
 bool Listener::drain() {
@@ -305,7 +430,7 @@ bool Listener::drain() {
   std::vector<Connection*> open;
   open.reserve(connections_.size());
   for (auto& [fd, connection] : connections_) open.push_back(connection.get());
-  for (Connection* connection : open) any = connection->read(kFramesPerTurn) || any;
+  for (Connection* connection : open) any = connection->read(kFramesPerTurn).packets > 0 || any;
   return any;
 }
 

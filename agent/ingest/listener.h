@@ -3,34 +3,37 @@
 // The Unix socket that plugins connect to, and its connections. Any process on the node may connect
 // and send anything: one bad, slow or silent peer costs the others nothing.
 //   Thread:   reactor.
-//   Fairness: a connection is read for at most kFramesPerTurn packets before the others have their
-//   turn. Memory:   one receive buffer for all connections; per connection only what its session
-//   needs.
+//   Fairness: principals take turns of at most kFramesPerTurn packets each, however many
+//   connections
+//             one has; the connections of a principal share its turn. A principal that has used up
+//             its bytes per second is not read until it has some again: its plugins feel a full
+//             socket, and their rings drop and count.
+//   Memory:   one receive buffer for all connections; per connection only what its session needs.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "agent/base/reactor.h"
 #include "agent/base/result.h"
 #include "agent/base/scoped_fd.h"
+#include "agent/ingest/quota.h"
 #include "agent/ingest/session.h"
 #include "proto/wire/frame.h"
 
 namespace ncclscope::agent {
 
-/// Who is at the other end of a connected socket. The connection was made after `queue_empty_ns`
-/// (CLOCK_BOOTTIME), when none was waiting.
-using PeerCredentialsSource =
-    std::function<Result<PeerIdentity>(int fd, std::uint64_t queue_empty_ns)>;
-/// SO_PEERCRED: pid and uid, nothing of jobs.
-[[nodiscard]] Result<PeerIdentity> socket_peer_credentials(int fd, std::uint64_t queue_empty_ns);
+/// Who is at the other end of a connected socket. Tests replace it.
+using PeerCredentialsSource = std::function<Result<PeerIdentity>(int fd)>;
+[[nodiscard]] Result<PeerIdentity> socket_peer_credentials(int fd);  // SO_PEERCRED
 
 /// Creates the directory of a socket path (0755) if it is missing.
 Status make_socket_directory(const std::string& path);
@@ -43,11 +46,13 @@ Status make_socket_directory(const std::string& path);
 class Listener {
  public:
   static constexpr int kFramesPerTurn = 16;
+  static constexpr std::size_t kPrincipalsPerTurn = 64;  // then timers and others have their turn
 
   struct Options {
     std::string path;
-    std::size_t max_connections = 1024;
-    std::size_t max_connections_per_uid = 512;
+    std::size_t max_connections = 4096;
+    std::size_t connections_per_principal = 512;
+    std::uint64_t bytes_per_second_per_principal = 0;  // 0 = no limit
     int receive_buffer_bytes = 0;  // SO_RCVBUF of connections, 0 = the system's default
   };
   static Result<std::unique_ptr<Listener>> create(
@@ -59,32 +64,56 @@ class Listener {
 
   /// Takes no new connections from now on, and removes the socket file. Existing connections go on.
   void stop_accepting();
-  /// Remembers the time if no connection waits. Every few hundred milliseconds: the fresher, the
-  /// younger a process may be of which credentials without pidfd can be believed.
-  void note_empty_queue();
-  /// Reads what is queued on all connections. True if there was anything.
+  /// Reads what is queued on all connections, whatever their quotas. True if there was anything.
   bool drain();
   [[nodiscard]] std::size_t connections() const { return connections_.size(); }
+  /// Whether no connection is accepted for the moment, since the process had no descriptor left.
+  [[nodiscard]] bool accept_paused() const { return accept_paused_; }
 
  private:
   class Connection;
+  /// The connections of one principal and what they may still do. Outlives them until its bucket is
+  /// full again, so that reconnecting gains nothing.
+  struct Principal {
+    std::string name;
+    std::size_t connections = 0;
+    ByteBucket bytes;
+    std::deque<Connection*> ready;  // with something to read, in the order of their turns
+    bool waiting = false;           // in turns_ or paused_
+  };
+
   Listener(Reactor& reactor, Ingest& ingest, Options options, PeerCredentialsSource credentials);
+  Status watch_socket();
   void on_accept();
+  bool accept_one();
+  Principal& principal_of(const std::string& name);
+  void on_readable(Connection& connection);
+  void schedule_turn();
+  void take_turns();
+  void serve(Principal& principal);
+  void pause(Principal& principal);
+  void arm_timer();
+  void on_timer();
   void close_later(int fd);
+  void close_now(int fd);
 
   Reactor& reactor_;
   Ingest& ingest_;
   Options options_;
   PeerCredentialsSource credentials_;
   ScopedFd socket_;
-  std::uint64_t queue_empty_ns_ = 0;      // CLOCK_BOOTTIME
+  ScopedFd timer_;                        // armed while somebody is paused
   std::uint64_t device_ = 0, inode_ = 0;  // of our socket file: another agent's is not removed
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
-  std::unordered_map<std::int64_t, std::size_t> by_uid_;
+  std::unordered_map<std::string, std::unique_ptr<Principal>> principals_;
+  std::deque<Principal*> turns_;    // with ready connections, in the order of their turns
+  std::vector<Principal*> paused_;  // with ready connections, but out of bytes
+  bool turn_scheduled_ = false;
+  bool accept_paused_ = false;
   std::vector<int> closing_;
   std::shared_ptr<const bool> alive_ =
       std::make_shared<const bool>(true);  // watched by posted closures
-  LogLimiter limit_log_;
+  LogLimiter accept_log_;
   // One byte more than a frame may have, so that a longer packet is seen to be one.
   alignas(8) std::array<std::byte, wire::kMaxFrameBytes + 8> buffer_;
 };

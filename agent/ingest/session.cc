@@ -5,6 +5,7 @@
 #include "agent/ingest/session.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "proto/wire/decode.h"
@@ -161,7 +162,9 @@ bool Session::on_hello(std::span<const std::byte> record, std::uint64_t send_tim
   if (!ingest_.sink_.session_opened(*state)) {
     state->connection = nullptr;
     state->closed_at_ns = now_ns_;
-    if (state->process == nullptr) ingest_.states_.erase(state->session_id);
+    if (state->process == nullptr) {
+      ingest_.erase(ingest_.states_.find({state->session_id, state->peer.principal}));
+    }
     return fail(IngestError::kLimit);
   }
   state_ = state;
@@ -363,32 +366,64 @@ std::unique_ptr<Session> Ingest::open(PeerIdentity peer, SessionCarrier& carrier
 }
 
 const SessionState* Ingest::find(std::uint64_t session_id) const {
-  const auto it = states_.find(session_id);
-  return it == states_.end() ? nullptr : it->second.get();
+  const auto it = states_.lower_bound({session_id, std::string()});
+  return it == states_.end() || it->first.first != session_id ? nullptr : it->second.get();
 }
 
-void Ingest::forget(std::unordered_map<std::uint64_t, std::unique_ptr<SessionState>>::iterator it) {
-  sink_.session_expired(*it->second);
+std::size_t Ingest::sessions_of(const std::string& principal) const {
+  const auto it = sessions_of_.find(principal);
+  return it == sessions_of_.end() ? 0 : it->second;
+}
+
+void Ingest::erase(States::iterator it) {
+  if (const auto count = sessions_of_.find(it->first.second);
+      count != sessions_of_.end() && --count->second == 0) {
+    sessions_of_.erase(count);
+  }
   states_.erase(it);
 }
 
-/// Makes room for one more session by forgetting the one that has been away longest.
-bool Ingest::make_room() {
-  if (states_.size() < options_.max_sessions) return true;
+void Ingest::forget(States::iterator it) {
+  sink_.session_expired(*it->second);
+  erase(it);
+}
+
+/// Forgets the session of `principal` that has been without a connection longest, and at least so
+/// long. False if there is none.
+bool Ingest::forget_longest_away(const std::string& principal, std::uint64_t away_ns) {
+  const std::uint64_t now = clock_.monotonic_ns();
   auto oldest = states_.end();
   for (auto it = states_.begin(); it != states_.end(); ++it) {
-    if (it->second->connection != nullptr) continue;
-    if (oldest == states_.end() || it->second->closed_at_ns < oldest->second->closed_at_ns) {
-      oldest = it;
-    }
+    const SessionState& state = *it->second;
+    if (state.connection != nullptr || it->first.second != principal) continue;
+    if (!state.said_goodbye && now - state.closed_at_ns < away_ns) continue;
+    if (oldest == states_.end() || state.closed_at_ns < oldest->second->closed_at_ns) oldest = it;
   }
   if (oldest == states_.end()) return false;
   forget(oldest);
   return true;
 }
 
+bool Ingest::make_room(const std::string& principal) {
+  const std::size_t own = sessions_of(principal);
+  if (own >= options_.sessions_per_principal) return forget_longest_away(principal, 0);
+  if (states_.size() < options_.max_sessions) return true;
+  // Whoever holds most gives way first, but only what is not in use, and never to one who holds as
+  // much.
+  std::vector<std::pair<std::size_t, std::string>> holders;
+  for (const auto& [name, held] : sessions_of_) {
+    if (name != principal && held > own) holders.emplace_back(held, name);
+  }
+  std::sort(holders.begin(), holders.end(), std::greater<>());
+  for (const auto& [held, name] : holders) {
+    if (forget_longest_away(name, options_.reconnect_ns)) return true;
+  }
+  return forget_longest_away(principal, 0);
+}
+
 SessionState* Ingest::attach(Session& session, const wire::Hello& hello, IngestError& error) {
-  auto it = states_.find(hello.session_id);
+  const std::string& principal = session.peer_.principal;
+  auto it = states_.find({hello.session_id, principal});
   if (it != states_.end()) {
     SessionState& state = *it->second;
     const PeerIdentity& known = state.peer;
@@ -410,7 +445,12 @@ SessionState* Ingest::attach(Session& session, const wire::Hello& hello, IngestE
     state.connection = &session;
     return &state;
   }
-  if (!make_room()) {
+  if (memory_full_ || !make_room(principal)) {
+    quotas_.exceeded(memory_full_ ? Quota::kMemory : Quota::kSessions, principal,
+                     clock_.monotonic_ns(),
+                     concat("a new session of pid ", session.peer_.pid, " is refused (it has ",
+                            sessions_of(principal), " of ", options_.sessions_per_principal,
+                            ", all together ", states_.size(), " of ", options_.max_sessions, ")"));
     error = IngestError::kLimit;
     return nullptr;
   }
@@ -421,7 +461,9 @@ SessionState* Ingest::attach(Session& session, const wire::Hello& hello, IngestE
   state->highest_index = hello.acknowledged_index;
   state->connection = &session;
   state->last_seen_ns = clock_.monotonic_ns();
-  return states_.emplace(hello.session_id, std::move(state)).first->second.get();
+  ++sessions_of_[principal];
+  return states_.emplace(SessionKey(hello.session_id, principal), std::move(state))
+      .first->second.get();
 }
 
 void Ingest::tick() {

@@ -16,18 +16,21 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/ingest/gateway.h"
 #include "agent/ingest/ingest_stats.h"
+#include "agent/ingest/quota.h"
 #include "agent/ingest/record_sink.h"
 #include "agent/ingest/session_state.h"
 
@@ -112,12 +115,15 @@ class Ingest {
 
   struct Options {
     std::uint64_t agent_instance = 1;  // random, not 0
-    std::size_t max_sessions = 4096;   // remembered ones included
+    std::size_t max_sessions = 8192;   // remembered ones included
+    std::size_t sessions_per_principal = 2048;
     std::uint64_t hello_timeout_ns = 5'000'000'000;
     std::uint64_t grace_ns =
         300'000'000'000;  // how long a session without a connection is remembered
     std::uint64_t capabilities = wire::kCapabilityNetworkPhases | wire::kCapabilityChannelDetail |
                                  wire::kCapabilitySetDetail;
+    /// How long a session may be without a connection before other principals may take its place.
+    std::uint64_t reconnect_ns = 10'000'000'000;
   };
   Ingest(RecordSink& sink, const Clock& clock, Options options);
   ~Ingest();
@@ -131,26 +137,42 @@ class Ingest {
   /// Acknowledges everything at once (before leaving).
   void acknowledge_all();
 
+  /// While set, no new session is taken; those that are remembered go on.
+  void set_memory_full(bool full) { memory_full_ = full; }
+
   [[nodiscard]] IngestStats& stats() { return stats_; }
   [[nodiscard]] const IngestStats& stats() const { return stats_; }
+  [[nodiscard]] QuotaCounter& quotas() { return quotas_; }
+  [[nodiscard]] const QuotaCounter& quotas() const { return quotas_; }
+  [[nodiscard]] const Clock& clock() const { return clock_; }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] std::size_t remembered_sessions() const { return states_.size(); }
-  /// Null if not remembered.
+  /// Null if not remembered. Several principals may use one id: then that of any of them.
   [[nodiscard]] const SessionState* find(std::uint64_t session_id) const;
 
  private:
   friend class Session;
+  /// An id means nothing across principals, so that nobody can take or block another's session.
+  using SessionKey = std::pair<std::uint64_t, std::string>;
+  using States = std::map<SessionKey, std::unique_ptr<SessionState>>;
   /// The state for this Hello, new or resumed; null with `error` set when it is refused.
   SessionState* attach(Session& session, const wire::Hello& hello, IngestError& error);
-  void forget(std::unordered_map<std::uint64_t, std::unique_ptr<SessionState>>::iterator it);
-  bool make_room();
+  void forget(States::iterator it);
+  void erase(States::iterator it);
+  /// Makes room for one more session of `principal`.
+  bool make_room(const std::string& principal);
+  bool forget_longest_away(const std::string& principal, std::uint64_t away_ns);
+  [[nodiscard]] std::size_t sessions_of(const std::string& principal) const;
 
   RecordSink& sink_;
   const Clock& clock_;
   Options options_;
   IngestStats stats_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<SessionState>> states_;
+  QuotaCounter quotas_;
+  States states_;
+  std::unordered_map<std::string, std::size_t> sessions_of_;  // of states_, by principal
   std::unordered_set<Session*> sessions_;
+  bool memory_full_ = false;
   LogLimiter bad_frame_log_;
 };
 

@@ -11,3 +11,8 @@ ncclscope_test(agent_program_test
 target_compile_definitions(agent_program_test PRIVATE
   NCCLSCOPE_AGENT_PROGRAM="$<TARGET_FILE:ncclscope-agent>")
 add_dependencies(agent_program_test ncclscope-agent)
+
+ncclscope_test(agent_tenancy_test
+  SOURCES integration/agent/tenancy_test.cc
+  LINK ncclscope_agent_app
+  LABELS integration sanitize)

@@ -5,16 +5,7 @@ ncclscope_test(agent_core_test
     unit/agent/books_test.cc
     unit/agent/index_window_test.cc
     unit/agent/parts_test.cc
+    unit/agent/quota_test.cc
     unit/agent/session_test.cc
   LINK ncclscope_agent_aggregate
   LABELS unit sanitize)
-
-find_package(nlohmann_json CONFIG REQUIRED)
-ncclscope_test(agent_identity_test
-  SOURCES unit/agent/identity_fixture_test.cc
-  LINK ncclscope_agent_identity nlohmann_json::nlohmann_json
-  LABELS unit sanitize)
-if(TARGET agent_identity_test)
-  target_compile_definitions(agent_identity_test PRIVATE
-    NCCLSCOPE_IDENTITY_CASES="${CMAKE_SOURCE_DIR}/tests/data/identity")
-endif()

@@ -236,7 +236,7 @@ TEST_F(AgentSocket, ReplacesAStaleSocketButNotALivingAgentsNorAFile) {
 }
 
 TEST_F(AgentSocket, BoundsConnections) {
-  RunningAgent agent(path_, [](Config& c) { c.max_connections_per_user = 2; });
+  RunningAgent agent(path_, [](Config& c) { c.quota_connections = 2; });
   Plugin a(path_);
   Plugin b(path_);
   ASSERT_TRUE(a.greet(1));
@@ -244,6 +244,8 @@ TEST_F(AgentSocket, BoundsConnections) {
   Plugin c(path_);
   EXPECT_TRUE(c.await_end());
   EXPECT_EQ(decode_errors(*agent.snapshot(), "limit"), 1u);
+  EXPECT_EQ(agent.snapshot()->agent.quota_exceeded[static_cast<std::size_t>(Quota::kConnections)],
+            1u);
   a.close();
   EXPECT_TRUE(eventually([&] { return Plugin(path_).greet(3).has_value(); }));
 }

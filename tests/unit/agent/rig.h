@@ -95,7 +95,7 @@ struct Rig {
   }
   SnapshotPtr snapshot() {
     aggregator.flush_all();
-    return aggregator.build(ingest.stats());
+    return aggregator.build(ingest.stats(), ingest.quotas().counts());
   }
 
   FakeClock clock;
