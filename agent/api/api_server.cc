@@ -13,6 +13,7 @@
 
 #include "agent/api/agent_service.h"
 #include "agent/api/ingest_service.h"
+#include "agent/api/job_service.h"
 #include "agent/api/unix_listener.h"
 #include "proto/wire/frame.h"
 
@@ -38,7 +39,8 @@ class GrpcApiServer final : public ApiServer {
         calls_(options.max_connections),
         agent_service_(*services.snapshots, *services.tail, services.detail, calls_,
                        options.max_tails),
-        ingest_service_(services.gateway, calls_, options.max_publishers) {}
+        ingest_service_(services.gateway, calls_, options.max_publishers),
+        job_service_(services.jobs, calls_) {}
 
   ~GrpcApiServer() override { stop(std::chrono::milliseconds(0)); }
 
@@ -59,6 +61,7 @@ class GrpcApiServer final : public ApiServer {
     builder.SetMaxReceiveMessageSize(static_cast<int>(2 * wire::kMaxFrameBytes));
     builder.RegisterService(&agent_service_);
     builder.RegisterService(&ingest_service_);
+    builder.RegisterService(&job_service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr)
       return {ErrorCode::kSystem, "API server on " + options.socket + ": gRPC did not start"};
@@ -99,6 +102,7 @@ class GrpcApiServer final : public ApiServer {
   CallContext calls_;
   AgentServiceImpl agent_service_;
   IngestServiceImpl ingest_service_;
+  JobServiceImpl job_service_;
   std::unique_ptr<UnixListener> listener_;
   std::unique_ptr<grpc::Server> server_;
   std::thread acceptor_;

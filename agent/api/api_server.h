@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gRPC API on a Unix socket: AgentService and IngestService.
+// The gRPC API on a Unix socket: AgentService, IngestService and JobService.
 //   Connections are accepted here, not by gRPC: so the peer's uid is known from the kernel before a
 //   byte is read, an abandoned socket is told from a living agent, and connections are bounded.
 //   Thread: one that accepts, gRPC's own (bounded), and one per open Publish stream.
@@ -15,6 +15,7 @@
 #include "agent/aggregate/snapshot_store.h"
 #include "agent/api/authorizer.h"
 #include "agent/base/result.h"
+#include "agent/identity/job_reports.h"
 #include "agent/ingest/gateway.h"
 
 namespace ncclscope::agent {
@@ -28,13 +29,14 @@ struct ApiServerOptions {
   std::size_t max_publishers = 16;  // Publish at once
 };
 
-/// What the services work on. All must outlive the server; `gateway` and `detail` may be null (then
-/// UNIMPLEMENTED).
+/// What the services work on. All must outlive the server; `gateway`, `detail` and `jobs` may be
+/// null (then UNIMPLEMENTED).
 struct ApiServices {
   const SnapshotStore* snapshots = nullptr;
   const OperationTail* tail = nullptr;
   IngestGateway* gateway = nullptr;
   DetailControl* detail = nullptr;
+  JobReports* jobs = nullptr;
 };
 
 class ApiServer {

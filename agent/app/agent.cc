@@ -22,7 +22,9 @@
 #include "agent/export/http_server.h"
 #include "agent/export/metrics_endpoint.h"
 #include "agent/identity/gpu_table.h"
+#include "agent/identity/job_reports.h"
 #include "agent/identity/job_resolver.h"
+#include "agent/identity/job_table.h"
 #include "agent/ingest/listener.h"
 #include "agent/ingest/reactor_gateway.h"
 #include "agent/ingest/session.h"
@@ -85,6 +87,7 @@ struct Agent::Parts {
         clock(k),
         tail(c.tail_records),
         gpus(c.sysfs_root),
+        slurm_jobs(k, {c.max_slurm_jobs, c.grace_seconds * kSecond}),
         resolver(c.cluster),
         aggregator(k, resolver, gpus, tail, aggregator_options(c, instance)),
         ingest(aggregator, k, ingest_options(c, instance)) {}
@@ -93,6 +96,7 @@ struct Agent::Parts {
     watch_memory();
     ingest.tick();
     aggregator.tick();
+    slurm_jobs.tick();
   }
   void watch_memory();
   void publish() { store.publish(aggregator.build(ingest.stats(), ingest.quotas().counts())); }
@@ -105,6 +109,7 @@ struct Agent::Parts {
   SnapshotStore store;
   OperationTail tail;
   GpuTable gpus;
+  JobTable slurm_jobs;
   ClaimsResolver resolver;
   Aggregator aggregator;
   Ingest ingest;
@@ -112,6 +117,7 @@ struct Agent::Parts {
   std::unique_ptr<Signals> signals;
   std::unique_ptr<Listener> listener;
   std::unique_ptr<ReactorGateway> gateway;
+  std::unique_ptr<JobReports> job_reports;
   std::string http_address;
   HttpRouter router;
   std::unique_ptr<MetricsEndpoint> metrics;
@@ -172,6 +178,7 @@ void Agent::Parts::apply(const Config& next) {
   }
   ingest.set_grace_ns(config.grace_seconds * kSecond);
   aggregator.set_grace_ns(config.grace_seconds * kSecond);
+  slurm_jobs.set_grace_ns(config.grace_seconds * kSecond);
 }
 
 Status Agent::Parts::write_ready_file() const {
@@ -209,6 +216,7 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
   if (!reactor.ok()) return reactor.status();
   p.reactor = std::move(reactor).value();
   p.gateway = std::make_unique<ReactorGateway>(*p.reactor, p.ingest, kMaxChannels);
+  p.job_reports = std::make_unique<ReactorJobReports>(*p.reactor, p.slurm_jobs);
 
   Listener::Options options;
   options.path = config.socket;
@@ -281,8 +289,8 @@ Status Agent::start_servers() {
     if (Status s = make_socket_directory(p.config.api_socket); !s.ok()) return s;
     ApiServerOptions options;
     options.socket = p.config.api_socket;
-    Result<std::unique_ptr<ApiServer>> api =
-        start_api_server(options, {&p.store, &p.tail, p.gateway.get(), p.gateway.get()});
+    Result<std::unique_ptr<ApiServer>> api = start_api_server(
+        options, {&p.store, &p.tail, p.gateway.get(), p.gateway.get(), p.job_reports.get()});
     if (!api.ok()) return api.status();
     p.api = std::move(api).value();
   }

@@ -35,6 +35,8 @@ const std::array kKeys = {
     ConfigKey{"sysfs_root", &Config::sysfs_root, 0, 0, false, "where sysfs is mounted"},
     ConfigKey{"grace_seconds", &Config::grace_seconds, 1, 86'400, true,
               "how long series stay after the last process of a job has left"},
+    ConfigKey{"max_slurm_jobs", &Config::max_slurm_jobs, 1, 1'000'000, false,
+              "SLURM jobs remembered from prolog and squeue"},
     ConfigKey{"snapshot_interval_ms", &Config::snapshot_interval_ms, 10, 60'000, false,
               "how often what readers see is renewed"},
     ConfigKey{"tail_records", &Config::tail_records, 1, 16'777'216, false,

@@ -30,6 +30,7 @@ struct Config {
   std::string ready_file;
   std::string sysfs_root = "/sys";
   std::uint64_t grace_seconds = 300;
+  std::uint64_t max_slurm_jobs = 4096;
   std::uint64_t snapshot_interval_ms = 1000;
   std::uint64_t tail_records = 65'536;
   std::uint64_t max_connections = 4096;

@@ -9,3 +9,8 @@ ncclscope_test(agent_core_test
     unit/agent/session_test.cc
   LINK ncclscope_agent_aggregate
   LABELS unit sanitize)
+
+ncclscope_test(agent_slurm_test
+  SOURCES unit/agent/job_table_test.cc
+  LINK ncclscope_agent_identity
+  LABELS unit sanitize)
