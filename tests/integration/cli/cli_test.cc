@@ -3,6 +3,9 @@
 // The program `ncclscope` as users run it, against an API server in this process.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +16,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -31,11 +37,7 @@ struct Outcome {
   std::string out;
 };
 
-/// Runs `ncclscope <arguments>` through the shell; standard error goes to `out` too where asked
-/// for.
-Outcome run(const std::string& arguments, bool with_errors = false) {
-  const std::string command =
-      std::string(NCCLSCOPE_PROGRAM) + " " + arguments + (with_errors ? " 2>&1" : " 2>/dev/null");
+Outcome run_command(const std::string& command) {
   Outcome outcome;
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;
@@ -45,6 +47,13 @@ Outcome run(const std::string& arguments, bool with_errors = false) {
   const int status = ::pclose(pipe);
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
+}
+
+/// Runs `ncclscope <arguments>` through the shell; standard error goes to `out` too where asked
+/// for.
+Outcome run(const std::string& arguments, bool with_errors = false) {
+  return run_command(std::string(NCCLSCOPE_PROGRAM) + " " + arguments +
+                     (with_errors ? " 2>&1" : " 2>/dev/null"));
 }
 
 class Cli : public ::testing::Test {
@@ -259,6 +268,133 @@ TEST_F(CliTop, OnceAsTextHasUnitsAndTheStalledRank) {
   EXPECT_NE(outcome.out.find("1.50 GB/s"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("r1 on nid001, +1.00 ms"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find('\x1B'), std::string::npos) << "no terminal codes into a pipe";
+}
+
+/// Keeps what it is told.
+class RecordingReports final : public JobReports {
+ public:
+  std::optional<std::uint32_t> start(std::string_view slurm_job_id,
+                                     const JobFacts& facts) override {
+    const std::lock_guard lock(mutex_);
+    started_[std::string(slurm_job_id)] = facts;
+    return facts.restarts.value_or(0);
+  }
+  std::optional<bool> end(std::string_view slurm_job_id) override {
+    const std::lock_guard lock(mutex_);
+    return started_.erase(std::string(slurm_job_id)) > 0;
+  }
+  std::map<std::string, JobFacts> started() const {
+    const std::lock_guard lock(mutex_);
+    return started_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, JobFacts> started_;
+};
+
+/// The agent's API with a job table behind it.
+class CliJob : public Cli {
+ protected:
+  CliJob() {
+    server_.reset();
+    auto server = start_api_server(options_, {&store_, &tail_, nullptr, nullptr, &reports_});
+    EXPECT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(server).value();
+  }
+  static Outcome with_environment(const std::string& environment, const std::string& arguments) {
+    return run_command("env " + environment + " " NCCLSCOPE_PROGRAM " " + arguments + " 2>&1");
+  }
+  RecordingReports reports_;
+};
+
+TEST_F(CliJob, PrologReportsWhatItsEnvironmentSays) {
+  const Outcome outcome = with_environment(
+      "SLURM_JOB_ID=4711 SLURM_JOB_USER=ada SLURM_JOB_UID=1000 SLURM_JOB_PARTITION=gpu "
+      "SLURM_JOB_ACCOUNT=physics SLURM_ARRAY_JOB_ID=4700 SLURM_ARRAY_TASK_ID=11 "
+      "SLURM_JOB_RESTART_COUNT=2",
+      "job start --strict --name train" + agent_);
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_EQ(outcome.out, "");
+  const auto jobs = reports_.started();
+  ASSERT_EQ(jobs.count("4711"), 1u);
+  const JobFacts& facts = jobs.at("4711");
+  EXPECT_EQ(facts.user, "ada");
+  EXPECT_EQ(facts.uid, 1000);
+  EXPECT_EQ(facts.partition, "gpu");
+  EXPECT_EQ(facts.account, "physics");
+  EXPECT_EQ(facts.job_name, "train");
+  EXPECT_EQ(facts.array_job_id, "4700");
+  EXPECT_EQ(facts.array_task, "11");
+  EXPECT_EQ(facts.restarts, 2u);
+
+  EXPECT_EQ(with_environment("SLURM_JOB_ID=4711", "job end --strict" + agent_).status, 0);
+  EXPECT_TRUE(reports_.started().empty());
+  const Outcome again = with_environment("SLURM_JOB_ID=4711", "job end --strict" + agent_);
+  EXPECT_EQ(again.status, 1);
+  EXPECT_NE(again.out.find("does not know job 4711"), std::string::npos) << again.out;
+}
+
+TEST_F(CliJob, NeverFailsAPrologUnlessStrict) {
+  const std::string nowhere = " --agent /nonexistent/api.sock";
+  for (const auto& [arguments, strict_status] :
+       {std::pair<std::string, int>("job start --id 7" + nowhere, 3),
+        {"job end --id 7" + nowhere, 3},
+        {"job start" + agent_, 2},
+        {"job start --id 7 --uid ada" + agent_, 2},
+        {"job start --id seven" + agent_, 2},
+        {"job start --id 7 --array-job 3 --array-task x" + agent_, 2}}) {
+    const Outcome outcome = with_environment("-u SLURM_JOB_ID", arguments);
+    EXPECT_EQ(outcome.status, 0) << arguments;
+    EXPECT_NE(outcome.out.find("warning (the job goes on): "), std::string::npos) << outcome.out;
+    const Outcome strict = with_environment("-u SLURM_JOB_ID", arguments + " --strict");
+    EXPECT_EQ(strict.status, strict_status) << arguments << ": " << strict.out;
+    EXPECT_EQ(strict.out.find("warning"), std::string::npos) << strict.out;
+  }
+  EXPECT_TRUE(reports_.started().empty());
+}
+
+TEST_F(CliJob, DoesNotWaitForAnAgentThatDoesNotAnswer) {
+  // Somebody listens, but nobody ever accepts.
+  const std::string path = directory_ + "/silent.sock";
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  ASSERT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(fd, 8), 0);
+  const Outcome outcome =
+      run("job start --strict --id 7 --timeout 0.2 --agent " + path, /*with_errors=*/true);
+  ::close(fd);
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_NE(outcome.out.find("no answer in time"), std::string::npos) << outcome.out;
+}
+
+TEST_F(CliJob, OtherUsersAreRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
+  // As a user of that number the program must be readable: tests may lie below a closed folder.
+  const std::string copy = directory_ + "/ncclscope";
+  std::filesystem::copy_file(NCCLSCOPE_PROGRAM, copy);
+  ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
+  const std::string as_other = "setpriv --reuid=4321 --regid=4321 --clear-groups " + copy;
+  const Outcome refused = run_command(as_other + " job start --strict --id 7" + agent_ + " 2>&1");
+  EXPECT_EQ(refused.status, 2) << refused.out;
+  EXPECT_NE(refused.out.find("uid 4321 may not report jobs; root, the agent's own user and members "
+                             "of the administrators' group (ncclscope-admin) may"),
+            std::string::npos)
+      << refused.out;
+  EXPECT_EQ(run_command(as_other + " job start --id 7" + agent_ + " 2>/dev/null").status, 0);
+  EXPECT_TRUE(reports_.started().empty());
+}
+
+TEST_F(CliJob, HelpNamesVariablesAndExitStatuses) {
+  const Outcome help = run("job start --help");
+  EXPECT_EQ(help.status, 0);
+  for (const char* text :
+       {"[SLURM_JOB_ID]", "[SLURM_ARRAY_TASK_ID]", "--strict", "Exit status: 0", "ncclscope-admin"})
+    EXPECT_NE(help.out.find(text), std::string::npos) << text;
+  EXPECT_EQ(run("job").status, 2);
+  EXPECT_EQ(run("job start --nonsense").status, 2);
 }
 
 TEST(CliArguments, AreChecked) {
