@@ -5,6 +5,7 @@
 #include "agent/ingest/listener.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -66,9 +68,16 @@ Status remove_stale(const std::string& path, const sockaddr_un& address) {
   return {};
 }
 
+std::uint64_t boot_time_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
 }  // namespace
 
-Result<PeerIdentity> socket_peer_credentials(int fd) {
+Result<PeerIdentity> socket_peer_credentials(int fd, std::uint64_t /*queue_empty_ns*/) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
@@ -212,6 +221,7 @@ Result<std::unique_ptr<Listener>> Listener::create(Reactor& reactor, Ingest& ing
     return s;
   }
   if (Status s = raw->watch_socket(); !s.ok()) return s;
+  listener->note_empty_queue();
   return listener;
 }
 
@@ -247,6 +257,13 @@ void Listener::stop_accepting() {
 // ---- accepting
 // -----------------------------------------------------------------------------------
 
+void Listener::note_empty_queue() {
+  if (!socket_.valid()) return;
+  const std::uint64_t now = boot_time_ns();
+  pollfd waiting{socket_.get(), POLLIN, 0};
+  if (::poll(&waiting, 1, 0) == 0) queue_empty_ns_ = now;
+}
+
 void Listener::on_accept() {
   constexpr int kAcceptsPerTurn = 64;
   for (int turn = 0; turn < kAcceptsPerTurn && accept_one(); ++turn) {
@@ -255,10 +272,14 @@ void Listener::on_accept() {
 
 /// False when there is nothing more to accept for now.
 bool Listener::accept_one() {
+  const std::uint64_t now = boot_time_ns();
   ScopedFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd.valid()) {
     if (errno == EINTR || errno == ECONNABORTED) return true;
-    if (errno == EAGAIN) return false;
+    if (errno == EAGAIN) {
+      queue_empty_ns_ = now;
+      return false;
+    }
     // Out of descriptors or memory: the connection stays in the backlog, and asking again at once
     // would only spin.
     accept_log_.log(ingest_.clock().monotonic_ns(), LogLevel::kError,
@@ -269,7 +290,7 @@ bool Listener::accept_one() {
     arm_timer();
     return false;
   }
-  Result<PeerIdentity> peer = credentials_(fd.get());
+  Result<PeerIdentity> peer = credentials_(fd.get(), queue_empty_ns_);
   if (!peer.ok()) return true;
   Principal& principal = principal_of(peer.value().principal);
   const bool crowded = connections_.size() >= options_.max_connections;

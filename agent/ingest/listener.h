@@ -31,9 +31,12 @@
 
 namespace ncclscope::agent {
 
-/// Who is at the other end of a connected socket. Tests replace it.
-using PeerCredentialsSource = std::function<Result<PeerIdentity>(int fd)>;
-[[nodiscard]] Result<PeerIdentity> socket_peer_credentials(int fd);  // SO_PEERCRED
+/// Who is at the other end of a connected socket. The connection was made after `queue_empty_ns`
+/// (CLOCK_BOOTTIME), when none was waiting.
+using PeerCredentialsSource =
+    std::function<Result<PeerIdentity>(int fd, std::uint64_t queue_empty_ns)>;
+/// SO_PEERCRED: pid and uid, nothing of jobs.
+[[nodiscard]] Result<PeerIdentity> socket_peer_credentials(int fd, std::uint64_t queue_empty_ns);
 
 /// Creates the directory of a socket path (0755) if it is missing.
 Status make_socket_directory(const std::string& path);
@@ -64,6 +67,9 @@ class Listener {
 
   /// Takes no new connections from now on, and removes the socket file. Existing connections go on.
   void stop_accepting();
+  /// Remembers the time if no connection waits. Every few hundred milliseconds: the fresher, the
+  /// younger a process may be of which credentials without pidfd can be believed.
+  void note_empty_queue();
   /// Reads what is queued on all connections, whatever their quotas. True if there was anything.
   bool drain();
   [[nodiscard]] std::size_t connections() const { return connections_.size(); }
@@ -103,6 +109,7 @@ class Listener {
   PeerCredentialsSource credentials_;
   ScopedFd socket_;
   ScopedFd timer_;                        // armed while somebody is paused
+  std::uint64_t queue_empty_ns_ = 0;      // CLOCK_BOOTTIME
   std::uint64_t device_ = 0, inode_ = 0;  // of our socket file: another agent's is not removed
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::string, std::unique_ptr<Principal>> principals_;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/ingest/peer_proof.h"
 #include "proto/wire/frame.h"
 
 namespace ncclscope::agent {
@@ -25,9 +26,11 @@ struct PeerIdentity {
   std::int64_t uid = -1;  // -1 = unknown
   bool claimed = false;   // came through the API: nothing is proved
   std::string origin;     // for logs
-  /// Who pays for what the connection does: "uid:1000", "claimed:1000". Known before the first byte
-  /// is read.
+  /// Who pays for what the connection does: "uid:1000" (in a SLURM job: its owner),
+  /// "pod:<namespace>/<pod>", "pod:<uid>" where the pod's name is not known, "claimed:1000". Known
+  /// before the first byte is read.
   std::string principal;
+  PeerProof proof{};  // which job or pod the process is in
 };
 
 /// What Hello said: its fixed part and its strings (arbitrary bytes, at most wire::kMaxStringBytes

@@ -62,7 +62,7 @@ class Fairness : public ::testing::Test {
     auto reactor = Reactor::create();
     ASSERT_TRUE(reactor.ok());
     reactor_ = std::move(reactor).value();
-    auto listener = Listener::create(*reactor_, ingest_, options, [this](int) {
+    auto listener = Listener::create(*reactor_, ingest_, options, [this](int, std::uint64_t) {
       PeerIdentity peer;
       peer.pid = ++accepted_;
       peer.uid = static_cast<std::int64_t>(principal_);
