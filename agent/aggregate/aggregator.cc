@@ -135,9 +135,11 @@ void Aggregator::erase_job(Job& job) {
 
 Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const SessionState& session) {
   const JobIdentity& who = identity.job;
-  // What different people claim is kept apart, and so is what came through the API.
-  std::string key = concat(who.job_id, "\n", who.identity_source, "\n",
-                           session.peer.claimed ? "api" : "socket", "\n", who.uid);
+  // What different people claim is kept apart, and so is what came through the API. So is a SLURM
+  // job inside Kubernetes from the same id on the node or in another namespace.
+  std::string key =
+      concat(who.job_id, "\n", who.identity_source, "\n", session.peer.claimed ? "api" : "socket",
+             "\n", who.uid, "\n", who.kubernetes_namespace);
   if (const auto it = jobs_.find(key); it != jobs_.end()) {
     JobIdentity& known = it->second->identity;
     known.run = std::max(known.run, who.run);
@@ -175,12 +177,12 @@ bool Aggregator::session_opened(SessionState& session) {
   now_ns_ = clock_.monotonic_ns();
   if (session.process == nullptr) {
     const ProcessIdentity identity = resolver_.resolve(session.peer, session.claims);
-    if (identity.mismatch) ++identity_mismatches_;
     Job* job = find_or_make_job(identity, session);
     if (job == nullptr) {
       ++jobs_refused_;
       return false;
     }
+    if (identity.mismatch) ++identity_mismatches_;
     auto process = std::make_unique<SinkProcess>();
     process->session = &session;
     process->job = job;

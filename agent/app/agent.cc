@@ -25,6 +25,7 @@
 #include "agent/identity/job_reports.h"
 #include "agent/identity/job_resolver.h"
 #include "agent/identity/job_table.h"
+#include "agent/identity/peer_prover.h"
 #include "agent/ingest/listener.h"
 #include "agent/ingest/reactor_gateway.h"
 #include "agent/ingest/session.h"
@@ -88,11 +89,13 @@ struct Agent::Parts {
         tail(c.tail_records),
         gpus(c.sysfs_root),
         slurm_jobs(k, {c.max_slurm_jobs, c.grace_seconds * kSecond}),
-        resolver(c.cluster),
+        prover({.proc_root = c.proc_root, .pods_log_root = c.pods_log_root}, slurm_jobs, k),
+        resolver(c.cluster, slurm_jobs),
         aggregator(k, resolver, gpus, tail, aggregator_options(c, instance)),
         ingest(aggregator, k, ingest_options(c, instance)) {}
 
   void tick() {
+    if (listener) listener->note_empty_queue();
     watch_memory();
     ingest.tick();
     aggregator.tick();
@@ -110,7 +113,8 @@ struct Agent::Parts {
   OperationTail tail;
   GpuTable gpus;
   JobTable slurm_jobs;
-  ClaimsResolver resolver;
+  PeerProver prover;
+  ProofResolver resolver;
   Aggregator aggregator;
   Ingest ingest;
   std::unique_ptr<Reactor> reactor;
@@ -228,7 +232,9 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
   }
   options.connections_per_principal = config.quota_connections;
   options.bytes_per_second_per_principal = config.quota_bytes_per_second;
-  Result<std::unique_ptr<Listener>> listener = Listener::create(*p.reactor, p.ingest, options);
+  Result<std::unique_ptr<Listener>> listener = Listener::create(
+      *p.reactor, p.ingest, options,
+      [&p](int fd, std::uint64_t queue_empty_ns) { return p.prover.identify(fd, queue_empty_ns); });
   if (!listener.ok()) return listener.status();
   p.listener = std::move(listener).value();
 

@@ -29,6 +29,8 @@ struct Config {
   std::string log_level = "info";
   std::string ready_file;
   std::string sysfs_root = "/sys";
+  std::string proc_root = "/proc";
+  std::string pods_log_root = "/var/log/pods";
   std::uint64_t grace_seconds = 300;
   std::uint64_t max_slurm_jobs = 4096;
   std::uint64_t snapshot_interval_ms = 1000;

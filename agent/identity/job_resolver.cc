@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Job identity from the environment that a process reported.
+// Job identity from the kernel's proof and from the environment that a process reported.
 #include "agent/identity/job_resolver.h"
 
 #include <pwd.h>
@@ -33,6 +33,44 @@ bool cut_last(std::string_view& name, Accept&& accept) {
   if (dash == std::string_view::npos || dash == 0 || !accept(name.substr(dash + 1))) return false;
   name = name.substr(0, dash);
   return true;
+}
+
+using wire::StringKey;
+
+std::string claim(const HelloClaims& claims, StringKey key) {
+  return label_value(claims.get(key));
+}
+
+bool is_number(std::string_view text) {
+  std::uint32_t value = 0;
+  return parse(text, value);
+}
+
+/// Whether what a process says of its SLURM job is said of the job `proved`.
+bool claims_are_of(std::string_view proved, const HelloClaims& claims) {
+  if (claims.get(StringKey::kSlurmJobId) == proved) return true;
+  // The tasks of a heterogeneous job are given the leader's id; the components' own ids, by which
+  // their cgroups go, follow it without a gap.
+  std::uint64_t leader = 0, offset = 0, own = 0;
+  return parse(claims.get(StringKey::kSlurmHetJobId), leader) &&
+         parse(claims.get(StringKey::kSlurmHetJobOffset), offset) && parse(proved, own) &&
+         own >= leader && own - leader == offset;
+}
+
+/// What only the process can say: its place in its job.
+ProcessIdentity place_of(const HelloClaims& claims, const std::string& cluster) {
+  const auto first_of = [&](StringKey first, StringKey second) {
+    std::string text = claim(claims, first);
+    return text.empty() ? claim(claims, second) : text;
+  };
+  ProcessIdentity identity;
+  identity.job.cluster = cluster.empty() ? claim(claims, StringKey::kSlurmClusterName) : cluster;
+  identity.global_rank = first_of(StringKey::kRank, StringKey::kSlurmProcId);
+  identity.local_rank = first_of(StringKey::kLocalRank, StringKey::kSlurmLocalId);
+  if (std::int32_t n = 0; parse(std::string_view(identity.local_rank), n) && n >= 0 && n < 1024) {
+    identity.local_index = n;
+  }
+  return identity;
 }
 
 }  // namespace
@@ -80,45 +118,30 @@ std::string UserNames::name(std::int64_t uid) {
 }
 
 ProcessIdentity ClaimsResolver::resolve(const PeerIdentity& peer, const HelloClaims& claims) {
-  using wire::StringKey;
-  const auto get = [&](StringKey key) { return label_value(claims.get(key)); };
-  const auto first_of = [&](std::initializer_list<StringKey> keys) {
-    for (const StringKey key : keys) {
-      if (std::string text = get(key); !text.empty()) return text;
-    }
-    return std::string();
-  };
-
-  ProcessIdentity identity;
+  ProcessIdentity identity = place_of(claims, cluster_);
   JobIdentity& job = identity.job;
   job.uid = peer.uid;
   job.user = users_.name(peer.uid);
-  job.cluster = cluster_.empty() ? get(StringKey::kSlurmClusterName) : cluster_;
-  identity.global_rank = first_of({StringKey::kRank, StringKey::kSlurmProcId});
-  identity.local_rank = first_of({StringKey::kLocalRank, StringKey::kSlurmLocalId});
-  if (std::int32_t n = 0; parse(std::string_view(identity.local_rank), n) && n >= 0 && n < 1024) {
-    identity.local_index = n;
-  }
 
-  const std::string slurm_job = get(StringKey::kSlurmJobId);
-  const std::string pod_namespace = get(StringKey::kPodNamespace);
-  const std::string pod = get(StringKey::kPodName);
-  const std::string job_name = get(StringKey::kJobName);
+  const std::string slurm_job = claim(claims, StringKey::kSlurmJobId);
+  const std::string pod_namespace = claim(claims, StringKey::kPodNamespace);
+  const std::string pod = claim(claims, StringKey::kPodName);
+  const std::string job_name = claim(claims, StringKey::kJobName);
   job.identity_source = "claimed";
   if (!slurm_job.empty()) {
-    const std::string array_job = get(StringKey::kSlurmArrayJobId);
-    const std::string array_task = get(StringKey::kSlurmArrayTaskId);
-    const std::string het_job = get(StringKey::kSlurmHetJobId);
+    const std::string array_job = claim(claims, StringKey::kSlurmArrayJobId);
+    const std::string array_task = claim(claims, StringKey::kSlurmArrayTaskId);
+    const std::string het_job = claim(claims, StringKey::kSlurmHetJobId);
     if (!array_job.empty() && !array_task.empty()) {
       job.job_id = label_value(concat(array_job, "_", array_task));
       job.array_task = array_task;
     } else {
       job.job_id = het_job.empty() ? slurm_job : het_job;
     }
-    job.job_name = get(StringKey::kSlurmJobName);
-    job.partition = get(StringKey::kSlurmJobPartition);
-    job.account = get(StringKey::kSlurmJobAccount);
-    if (job.user.empty()) job.user = get(StringKey::kSlurmJobUser);
+    job.job_name = claim(claims, StringKey::kSlurmJobName);
+    job.partition = claim(claims, StringKey::kSlurmJobPartition);
+    job.account = claim(claims, StringKey::kSlurmJobAccount);
+    if (job.user.empty()) job.user = claim(claims, StringKey::kSlurmJobUser);
     parse(claims.get(StringKey::kSlurmRestartCount), job.run);
   } else if (!pod_namespace.empty() && (!pod.empty() || !job_name.empty())) {
     job.kubernetes_namespace = pod_namespace;
@@ -132,6 +155,72 @@ ProcessIdentity ClaimsResolver::resolve(const PeerIdentity& peer, const HelloCla
     job.job_id = "unknown";
     job.identity_source = "unknown";
   }
+  return identity;
+}
+
+void ProofResolver::describe_slurm_job(const PeerIdentity& peer, const HelloClaims& claims,
+                                       ProcessIdentity& identity) {
+  const PeerProof& proof = peer.proof;
+  JobIdentity& job = identity.job;
+  JobFacts facts = jobs_.find(proof.slurm_job).value_or(JobFacts{});
+  // An id that has been given to somebody else since, or another cluster's: not this job.
+  if (proof.slurm_uid >= 0 && facts.uid >= 0 && facts.uid != proof.slurm_uid) facts = {};
+  const bool ours = claims_are_of(proof.slurm_job, claims);
+  identity.mismatch = !ours && !claims.get(StringKey::kSlurmJobId).empty();
+  const auto known = [&](const std::string& fact, StringKey key) {
+    if (!fact.empty()) return label_value(fact);
+    return ours ? claim(claims, key) : std::string();
+  };
+
+  job.uid = proof.slurm_uid >= 0 ? proof.slurm_uid : facts.uid >= 0 ? facts.uid : peer.uid;
+  job.user = facts.user.empty() ? users_.name(job.uid) : label_value(facts.user);
+  if (job.user.empty() && ours) job.user = claim(claims, StringKey::kSlurmJobUser);
+  job.job_name = known(facts.job_name, StringKey::kSlurmJobName);
+  job.partition = known(facts.partition, StringKey::kSlurmJobPartition);
+  job.account = known(facts.account, StringKey::kSlurmJobAccount);
+  if (facts.restarts) {
+    job.run = *facts.restarts;
+  } else if (ours) {
+    parse(claims.get(StringKey::kSlurmRestartCount), job.run);
+  }
+
+  const std::string array_job = known(facts.array_job_id, StringKey::kSlurmArrayJobId);
+  const std::string array_task = known(facts.array_task, StringKey::kSlurmArrayTaskId);
+  const std::string het_job = known(facts.het_job_id, StringKey::kSlurmHetJobId);
+  if (is_number(array_job) && is_number(array_task)) {
+    job.job_id = concat(array_job, "_", array_task);
+    job.array_task = array_task;
+  } else {
+    job.job_id = is_number(het_job) ? het_job : proof.slurm_job;
+  }
+}
+
+ProcessIdentity ProofResolver::resolve(const PeerIdentity& peer, const HelloClaims& claims) {
+  const PeerProof& proof = peer.proof;
+  if (!proof.in_slurm() && !proof.in_pod()) return claims_resolver_.resolve(peer, claims);
+
+  ProcessIdentity identity = place_of(claims, cluster_);
+  JobIdentity& job = identity.job;
+  job.identity_source = "cgroup";
+  job.kubernetes_namespace = proof.pod_namespace;
+  job.pod = label_value(proof.pod_name);
+  const std::string_view claimed_namespace = claims.get(StringKey::kPodNamespace);
+  const bool foreign = !claimed_namespace.empty() && claimed_namespace != proof.pod_namespace &&
+                       (proof.in_slurm() || !proof.pod_namespace.empty());
+  if (proof.in_slurm()) {
+    describe_slurm_job(peer, claims, identity);
+  } else {
+    // In a pod a uid names nobody: it may be anything the pod's author has written.
+    identity.mismatch = !claims.get(StringKey::kSlurmJobId).empty();
+    if (proof.pod_name.empty()) {
+      job.job_id = concat("pod:", proof.pod_uid);
+    } else {
+      if (!foreign) job.job_name = claim(claims, StringKey::kJobName);
+      if (job.job_name.empty()) job.job_name = without_replica_suffix(job.pod);
+      job.job_id = label_value(concat(proof.pod_namespace, "/", job.job_name));
+    }
+  }
+  if (foreign) identity.mismatch = true;
   return identity;
 }
 

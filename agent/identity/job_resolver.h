@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds out which job a process belongs to. ClaimsResolver believes what the process says of itself
-// (its job is then "claimed"); a resolver that reads cgroups proves it and implements the same
-// interface.
+// Finds out which job a process belongs to: what the kernel proved when it connected (PeerProof),
+// else what the process says of itself, else nothing.
 //   Thread: reactor.   Never fails: a process of which nothing is known belongs to the job
 //   "unknown".
 #pragma once
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "agent/identity/job_directory.h"
 #include "agent/identity/job_identity.h"
 #include "agent/ingest/session_state.h"
 
@@ -33,6 +33,7 @@ class UserNames {
   std::unordered_map<std::int64_t, std::string> names_;
 };
 
+/// Believes what the process says of itself: its job is "claimed".
 class ClaimsResolver final : public JobResolver {
  public:
   /// `cluster` overrides SLURM_CLUSTER_NAME where it is not empty.
@@ -42,6 +43,33 @@ class ClaimsResolver final : public JobResolver {
 
  private:
   std::string cluster_;
+  UserNames users_;
+};
+
+/// Believes the kernel: a job or pod that the peer's cgroup names is the job, whatever the process
+/// says, and identity_source is "cgroup". Claims fill in what the kernel cannot say, if they are of
+/// that very job. A process whose cgroup names no job goes by its claims.
+///
+/// job_id is
+///   SLURM       the job's id; <array>_<task> and the leader's id of a heterogeneous job where the
+///               directory says so, or claims that belong to the proved id
+///   Kubernetes  <namespace>/<job>, job = claimed name, else the pod's without its replica suffix;
+///               pod:<uid> where the node does not tell the pod's name
+class ProofResolver final : public JobResolver {
+ public:
+  /// `jobs` must outlive it.
+  ProofResolver(std::string cluster, const JobDirectory& jobs)
+      : cluster_(cluster), jobs_(jobs), claims_resolver_(std::move(cluster)) {}
+  [[nodiscard]] ProcessIdentity resolve(const PeerIdentity& peer,
+                                        const HelloClaims& claims) override;
+
+ private:
+  void describe_slurm_job(const PeerIdentity& peer, const HelloClaims& claims,
+                          ProcessIdentity& identity);
+
+  std::string cluster_;
+  const JobDirectory& jobs_;
+  ClaimsResolver claims_resolver_;
   UserNames users_;
 };
 
