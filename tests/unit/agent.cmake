@@ -14,3 +14,13 @@ ncclscope_test(agent_slurm_test
   SOURCES unit/agent/job_table_test.cc
   LINK ncclscope_agent_identity
   LABELS unit sanitize)
+
+find_package(nlohmann_json CONFIG REQUIRED)
+ncclscope_test(agent_identity_test
+  SOURCES unit/agent/identity_fixture_test.cc
+  LINK ncclscope_agent_identity nlohmann_json::nlohmann_json
+  LABELS unit sanitize)
+if(TARGET agent_identity_test)
+  target_compile_definitions(agent_identity_test PRIVATE
+    NCCLSCOPE_IDENTITY_CASES="${CMAKE_SOURCE_DIR}/tests/data/identity")
+endif()
