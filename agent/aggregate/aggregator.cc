@@ -22,10 +22,11 @@ constexpr std::uint64_t kNever = ~std::uint64_t{0};
 constexpr std::uint64_t kMaxGpuTimeNs = std::uint64_t{1}
                                         << 63;  // start + duration cannot overflow below it
 constexpr std::uint32_t kMaxRanks = 1u << 24;   // more is nonsense
-constexpr std::size_t kMaxNetworkRows = 256;
 constexpr std::size_t kMaxClocks = 64;
 constexpr std::size_t kMaxNeighbours = 4096;
-constexpr const char* kFoldedName = "other";
+// Series that a rank and a communicator bring with them, at least.
+constexpr std::uint64_t kSeriesPerRank = 9;
+constexpr std::uint64_t kSeriesPerNetworkRow = 5;
 
 std::string hex16(std::uint64_t value) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -47,7 +48,12 @@ bool hash_known(const wire::CommunicatorInit& init) {
 
 Aggregator::Aggregator(const Clock& clock, JobResolver& resolver, GpuTable& gpus,
                        OperationTail& tail, Options options)
-    : clock_(clock), resolver_(resolver), gpus_(gpus), tail_(tail), options_(std::move(options)) {
+    : clock_(clock),
+      resolver_(resolver),
+      gpus_(gpus),
+      tail_(tail),
+      options_(std::move(options)),
+      budget_(options_.series) {
   tail_entries_.reserve(wire::kMaxFrameBytes / sizeof(wire::Operation));
 }
 
@@ -118,12 +124,20 @@ bool Aggregator::make_room_for_job(const Tenant& tenant) {
   return end_oldest_job(tenant);
 }
 
+bool Aggregator::make_room_for_series(const Tenant& tenant) {
+  while (!budget_.admits(tenant.principal)) {
+    if (!end_oldest_job(tenant)) return false;
+  }
+  return true;
+}
+
 void Aggregator::erase_job(Job& job) {
   while (!job.communicators.empty()) {
     Communicator& communicator = *job.communicators.begin()->second;
     for (auto& rank : communicator.ranks) leave(*rank);
     erase_communicator(communicator);
   }
+  budget_.close(job.account);
   Tenant& tenant = *job.tenant;
   --tenant.jobs;
   jobs_.erase(std::string(job.key));
@@ -154,11 +168,20 @@ Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const Session
     forget_if_idle(tenant);
     return nullptr;
   }
+  if (!make_room_for_series(tenant)) {
+    quotas_.exceeded(Quota::kJobs, tenant.principal, now_ns_,
+                     concat("a session of pid ", session.peer.pid,
+                            " is refused: there is no room for the series of one more job"));
+    forget_if_idle(tenant);
+    return nullptr;
+  }
   auto job = std::make_unique<Job>();
   job->key = key;
   job->tenant = &tenant;
   ++tenant.jobs;
   job->identity = who;
+  job->account = budget_.open(session.peer.principal);
+  job->allowance = budget_.allowance(job->account);
   const auto taken = [&](const std::string& id) {
     return std::any_of(jobs_.begin(), jobs_.end(),
                        [&](const auto& other) { return other.second->identity.job_id == id; });
@@ -228,6 +251,10 @@ void Aggregator::session_expired(SessionState& session) {
   if (!process->gone) end_process(*process);
   Job& job = *process->job;
   job.lost_records += session.records_lost;
+  if (job.fold >= FoldStep::kProcess && process->books_seen) {
+    if (!job.forgotten) job.forgotten.emplace();
+    job.forgotten->add(process_sums(process->books, session));
+  }
   process->slots.for_each([&](CommRank& rank) { retire(rank.source); });
   for (auto& [comm, communicator] : job.communicators) {
     for (auto& rank : communicator->ranks) {  // finalized ones too, which are in no slot
@@ -260,24 +287,32 @@ Communicator* Aggregator::find_or_make_communicator(Job& job, Tenant& tenant,
   if (const auto it = job.communicators.find(comm); it != job.communicators.end()) {
     return it->second.get();
   }
-  const bool folded = comm == kFoldedName;
-  if (!folded && (memory_full_ || communicator_count_ >= options_.max_communicators ||
-                  tenant.communicators >= options_.communicators_per_principal)) {
+  if (memory_full_ || communicator_count_ >= options_.max_communicators ||
+      tenant.communicators >= options_.communicators_per_principal) {
     quotas_.exceeded(memory_full_ ? Quota::kMemory : Quota::kCommunicators, tenant.principal,
                      now_ns_,
                      concat("further communicators of job ", job.identity.job_id,
                             " are folded into one (it has ", tenant.communicators, " of ",
                             options_.communicators_per_principal, ", all together ",
                             communicator_count_, " of ", options_.max_communicators, ")"));
-    return nullptr;
+    job.closed = true;
   }
+  if (job.closed) return nullptr;
   auto made = std::make_unique<Communicator>();
   made->job = &job;
   made->tenant = &tenant;
   ++tenant.communicators;
   made->comm = comm;
-  made->folded = folded;
+  made->serial = ++communicators_made_;
+  if (job.fold >= FoldStep::kCommunicator) {
+    made->counters = job.other->counters;
+  } else {
+    made->own_counters = std::make_unique<OperationSums>();
+    made->own_counters->fold(job.fold);
+    made->counters = made->own_counters.get();
+  }
   ++communicator_count_;
+  ++job.growth;
   return job.communicators.emplace(comm, std::move(made)).first->second.get();
 }
 
@@ -287,6 +322,24 @@ void Aggregator::erase_communicator(Communicator& communicator) {
   --tenant.communicators;
   communicator.job->communicators.erase(std::string(communicator.comm));
   forget_if_idle(tenant);
+}
+
+Communicator& Aggregator::other_communicator(Job& job) {
+  if (job.other == nullptr) {
+    auto made = std::make_unique<Communicator>();
+    made->job = &job;
+    made->tenant = job.tenant;
+    ++made->tenant->communicators;
+    made->comm = kOtherCommunicator;
+    made->folded = true;
+    made->own_counters = std::make_unique<OperationSums>();
+    made->own_counters->fold(job.fold);
+    made->counters = made->own_counters.get();
+    job.other = made.get();
+    ++communicator_count_;
+    job.communicators.emplace(made->comm, std::move(made));
+  }
+  return *job.other;
 }
 
 std::string Aggregator::local_name(SinkProcess& process, const SessionState& session) {
@@ -331,13 +384,13 @@ void Aggregator::renew_source(SessionState& session, CommRank& rank) {
   rank.source = tail_.add_source(std::move(source));
 }
 
-CommRank* Aggregator::folded_rank(SessionState& session) {
-  ++folded_;
-  SinkProcess& process = *session.process;
+CommRank* Aggregator::folded_rank(SinkProcess& process) {
+  count_folds(*process.job, FoldStep::kRank, 1);
   if (!process.folded) {
+    SessionState& session = *process.session;
     process.folded = std::make_unique<CommRank>();
     CommRank& rank = *process.folded;
-    rank.communicator = find_or_make_communicator(*process.job, *process.tenant, kFoldedName);
+    rank.communicator = &other_communicator(*process.job);
     rank.process = &process;
     rank.session_id = session.session_id;
     rank.pid = session.peer.pid;
@@ -369,6 +422,7 @@ bool Aggregator::enter(Communicator& communicator, std::unique_ptr<CommRank>& ra
   }
   rank->communicator = &communicator;
   communicator.ranks.push_back(std::move(rank));
+  communicator.job->growth += kSeriesPerRank;
   return true;
 }
 
@@ -429,7 +483,7 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
   const bool known = hash_known(init);
   Communicator* communicator = find_or_make_communicator(
       *process.job, *process.tenant, known ? hex16(init.hash) : local_name(process, session));
-  if (communicator == nullptr) return folded_rank(session);
+  if (communicator == nullptr) return folded_rank(process);
   if (enter(*communicator, rank)) {
     communicator->hash_known = known;
     communicator->hash = init.hash;
@@ -439,7 +493,7 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
     ++identity_mismatches_;
     communicator =
         find_or_make_communicator(*process.job, *process.tenant, local_name(process, session));
-    if (communicator == nullptr || !enter(*communicator, rank)) return folded_rank(session);
+    if (communicator == nullptr || !enter(*communicator, rank)) return folded_rank(process);
   }
   describe(session, *made, init, strings);
   return made;
@@ -467,7 +521,7 @@ void Aggregator::rekey(SessionState& session, CommRank& rank, const wire::Commun
     target->nnodes = old.nnodes;
   }
   if (target->name.empty()) target->name = old.name;
-  target->sums.merge(old.sums, folded_);
+  if (old.own_counters != nullptr) target->counters->merge(*old.own_counters);
   // A local name is used by one rank only, so nothing is left behind.
   erase_communicator(old);
 }
@@ -475,12 +529,15 @@ void Aggregator::rekey(SessionState& session, CommRank& rank, const wire::Commun
 void Aggregator::communicator_init(SessionState& session, const wire::CommunicatorInit& init,
                                    const CommunicatorStrings& strings) {
   SinkProcess& process = *session.process;
+  settle_if_over(*process.job);
   CommRank* rank = process.slots.find(init.communicator);
   if (init.communicator == wire::kNoCommunicator ||
       (rank == nullptr && process.slots.size() >= kMaxCommunicatorsPerSession)) {
-    ++folded_;
+    count_folds(*process.job, FoldStep::kRank, 1);
     return;
   }
+  const bool ranks_known = (init.flags & wire::kCommRanksKnown) != 0 && init.nranks <= kMaxRanks;
+  const std::uint32_t nranks = ranks_known ? init.nranks : 0;
   if (rank != nullptr && rank == process.folded.get()) return;
   if (rank != nullptr) {
     const bool other_hash =
@@ -496,7 +553,7 @@ void Aggregator::communicator_init(SessionState& session, const wire::Communicat
   }
   if (rank == nullptr) {
     rank = make_rank(session, init, strings);
-    process.slots.set(init.communicator, rank);
+    process.slots.set(init.communicator, rank, nranks);
     return;
   }
   if (rank->rank < 0 && (init.flags & wire::kCommRankKnown) != 0 && init.rank >= 0) {
@@ -625,11 +682,15 @@ void Aggregator::push_tail(OperationTail::SourceId source, wire::RecordType type
 
 bool Aggregator::operation(SessionState& session, const wire::Operation& operation,
                            std::uint64_t index) {
-  CommRank* const rank = slot(session, operation.communicator);
+  Job& job = *session.process->job;
+  settle_if_over(job);
+  const SlotTable::Entry slot = session.process->slots.entry(operation.communicator);
+  CommRank* const rank = slot.rank;
   if (rank == nullptr) return false;
   push_tail(rank->source, wire::RecordType::kOperation, &operation, index);
 
   Communicator& communicator = *rank->communicator;
+  const std::uint32_t nranks = communicator.nranks != 0 ? communicator.nranks : slot.nranks;
   const auto function =
       known_or_unknown<model::Function>(operation.function, model::kFunctionCount);
   (model::is_point_to_point(function) ? rank->p2p : rank->collectives).add(operation.index);
@@ -640,11 +701,10 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   const auto protocol =
       known_or_unknown<model::Protocol>(operation.algorithm_protocol >> 4u, model::kProtocolCount);
   const std::uint64_t bytes =
-      model::message_bytes(function, wire::count_of(operation), datatype, communicator.nranks);
+      model::message_bytes(function, wire::count_of(operation), datatype, nranks);
   const std::uint8_t size_class = size_class_of(bytes);
-  const OperationSums::RowIndex row_index =
-      communicator.sums.find(function, size_class, algorithm, protocol, folded_);
-  OperationSumsRow& row = communicator.sums.row(row_index);
+  OperationSumsRow& row =
+      communicator.counters->find(function, size_class, algorithm, protocol, job.growth);
   std::size_t timing = operation.flags & wire::operation_flags::kTimingMask;
   if (timing >= row.operations_by_timing.size()) timing = 0;
   ++row.operations_by_timing[timing];
@@ -653,12 +713,12 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   if (timing != static_cast<std::size_t>(wire::TimingSource::kGpu)) {
     std::size_t reason = operation.untimed_reason;
     if (reason == 0) reason = static_cast<std::size_t>(wire::UntimedReason::kNotCarried);
-    ++communicator.job->unobserved[std::min(reason, wire::kUntimedReasonCount - 1)];
+    ++job.unobserved[std::min(reason, wire::kUntimedReasonCount - 1)];
     return true;
   }
   const std::uint64_t duration = wire::duration_ns_of(operation);
   if (duration == 0 || operation.gpu_start_ns >= kMaxGpuTimeNs) {
-    ++communicator.job->unobserved[static_cast<std::size_t>(wire::UntimedReason::kTimingRejected)];
+    ++job.unobserved[static_cast<std::size_t>(wire::UntimedReason::kTimingRejected)];
     return true;
   }
   const std::uint16_t flags = operation.flags;
@@ -676,10 +736,11 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   TimedItem item;
   item.start_ns = operation.gpu_start_ns;
   item.duration_ns = duration;
-  item.bus_bytes = static_cast<double>(bytes) * model::bus_factor(function, communicator.nranks);
-  item.row = row_index;
+  item.bus_bytes = static_cast<double>(bytes) * model::bus_factor(function, nranks);
   item.function = function;
   item.size_class = size_class;
+  item.algorithm = algorithm;
+  item.protocol = protocol;
   item.warmup = (flags & wire::operation_flags::kWarmup) != 0;
 
   const std::uint16_t plan = wire::plan_of(operation);
@@ -711,16 +772,19 @@ void Aggregator::apply(CommRank& rank, const AttributedItem& attributed) {
   const TimedItem& item = attributed.item;
   const double seconds = attributed.duration_ns * 1e-9;
   Communicator& communicator = *rank.communicator;
+  Job& job = *communicator.job;
   if (item.bus_bytes > 0) {
-    OperationSumsRow& row = communicator.sums.row(item.row);
+    OperationSumsRow& row = communicator.counters->find(item.function, item.size_class,
+                                                        item.algorithm, item.protocol, job.growth);
     ++row.timed_operations;
     row.bus_bytes += item.bus_bytes;
     row.busy_seconds += seconds;
   }
-  communicator.job->durations.observe(item.function, item.size_class,
-                                      static_cast<std::uint64_t>(attributed.duration_ns));
+  job.durations.observe(item.function, item.size_class,
+                        static_cast<std::uint64_t>(attributed.duration_ns), job.growth);
   if (attributed.rank_sums && !item.warmup) {
-    RankSums& sums = rank.sums[static_cast<std::size_t>(item.function)];
+    auto& of_rank = communicator.folded ? communicator.folded_sums : rank.sums;
+    RankSums& sums = of_rank[static_cast<std::size_t>(item.function)];
     ++sums.operations;
     sums.seconds += seconds;
     sums.bus_bytes += item.bus_bytes;
@@ -730,6 +794,7 @@ void Aggregator::apply(CommRank& rank, const AttributedItem& attributed) {
 bool Aggregator::network(SessionState& session, const wire::NetworkPhases& phases,
                          std::uint64_t index) {
   SinkProcess& process = *session.process;
+  settle_if_over(*process.job);
   const bool foreign = phases.communicator == wire::kNoCommunicator;
   CommRank* rank = foreign ? nullptr : slot(session, phases.communicator);
   if (!foreign && rank == nullptr) return false;
@@ -753,19 +818,17 @@ bool Aggregator::network(SessionState& session, const wire::NetworkPhases& phase
     gpu = process.gpu;
   }
   const bool is_send = phases.is_send != 0;
+  if (process.job->fold >= FoldStep::kProcess) gpu = GpuRef{};
   std::vector<NetworkSums>& rows = process.job->network;
   auto it = std::find_if(rows.begin(), rows.end(), [&](const NetworkSums& r) {
     return r.gpu == gpu && r.is_send == is_send;
   });
   if (it == rows.end()) {
-    if (rows.size() >= kMaxNetworkRows) {
-      ++folded_;
-      return true;
-    }
     NetworkSums made;
     made.gpu = gpu;
     made.is_send = is_send;
     it = rows.insert(rows.end(), made);
+    process.job->growth += kSeriesPerNetworkRow;
   }
   for (std::size_t i = 0; i < it->phase_seconds.size(); ++i) {
     it->phase_seconds[i] += static_cast<double>(phases.phase_ns[i]) * 1e-9;

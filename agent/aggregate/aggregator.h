@@ -2,11 +2,11 @@
 //
 // Turns records into sums: the owner of all live tables.
 //   Thread: reactor only; readers get snapshots.   Cost: O(1) per record, no allocation in steady
-//   state. Bounds: Limits. What exceeds them is folded into the communicator "other" (and counted),
-//   never dropped
-//           silently; a session beyond the limit of jobs is refused.
+//   state. Bounds: Options. Series beyond a job's budget are folded step by step (fold.cc) and
+//           counted, never dropped silently; a session beyond the limit of jobs is refused.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,6 +18,7 @@
 #include "agent/aggregate/snapshot.h"
 #include "agent/aggregate/tables.h"
 #include "agent/base/clock.h"
+#include "agent/base/log.h"
 #include "agent/identity/gpu_table.h"
 #include "agent/identity/job_resolver.h"
 #include "agent/ingest/ingest_stats.h"
@@ -43,6 +44,7 @@ class Aggregator final : public RecordSink {
     std::size_t jobs_per_principal = 256;
     std::size_t max_communicators = 4096;  // all jobs together
     std::size_t communicators_per_principal = 2048;
+    SeriesLimits series;
     std::size_t max_pending_items = 262'144;  // operations waiting for the rest of their plan
   };
   Aggregator(const Clock& clock, JobResolver& resolver, GpuTable& gpus, OperationTail& tail,
@@ -82,7 +84,8 @@ class Aggregator final : public RecordSink {
   void set_grace_ns(std::uint64_t grace_ns) { options_.grace_ns = grace_ns; }
   /// While set, new communicators are folded into "other".
   void set_memory_full(bool full) { memory_full_ = full; }
-  [[nodiscard]] std::uint64_t folded() const { return folded_; }
+  /// Rows, processes and communicators that were folded, all jobs and steps together.
+  [[nodiscard]] std::uint64_t folded() const;
   [[nodiscard]] std::size_t communicators() const { return communicator_count_; }
 
  private:
@@ -90,6 +93,8 @@ class Aggregator final : public RecordSink {
   Job* find_or_make_job(const ProcessIdentity& identity, const SessionState& session);
   /// Frees the place of a job that has ended. False if no one can be asked to give way.
   bool make_room_for_job(const Tenant& tenant);
+  /// The same for the series of one more job, among those of the tenant.
+  bool make_room_for_series(const Tenant& tenant);
   bool end_oldest_job(const Tenant& tenant);
   void erase_job(Job& job);
   Tenant& tenant_of(const std::string& principal);
@@ -99,7 +104,8 @@ class Aggregator final : public RecordSink {
   void erase_communicator(Communicator& communicator);
   CommRank* make_rank(SessionState& session, const wire::CommunicatorInit& init,
                       const CommunicatorStrings& strings);
-  CommRank* folded_rank(SessionState& session);
+  CommRank* folded_rank(SinkProcess& process);
+  Communicator& other_communicator(Job& job);
   /// Puts `rank` into `communicator`, taking over a rank of the same number that has ended.
   /// False when that rank is alive: then nothing was done.
   bool enter(Communicator& communicator, std::unique_ptr<CommRank>& rank);
@@ -122,6 +128,16 @@ class Aggregator final : public RecordSink {
   void expire(std::uint64_t now);
   template <typename Visit>
   void for_each_rank(Visit&& visit);
+  void count_folds(Job& job, FoldStep step, std::size_t count);
+  /// Counts the series of the job and folds until they are within its allowance. `out` is the job
+  /// as it then is. Ranks and communicators of the job may be gone after this.
+  void settle(Job& job, JobSnapshot& out, std::uint64_t now);
+  void settle_if_over(Job& job);
+  bool fold_further(Job& job, const JobSnapshot& shown, std::uint64_t excess);
+  bool fold_newest(Job& job, const JobSnapshot& shown, std::uint64_t excess);
+  void fold_away(Communicator& communicator);
+  void fold_counters(Job& job);
+  void fold_processes(Job& job);
   void fill(const Job& job, JobSnapshot& out, std::uint64_t now) const;
   void fill(const Communicator& communicator, CommunicatorSnapshot& out, std::uint64_t now) const;
 
@@ -135,7 +151,10 @@ class Aggregator final : public RecordSink {
   QuotaCounter quotas_;
   bool memory_full_ = false;
   std::size_t communicator_count_ = 0;
-  std::uint64_t folded_ = 0;
+  SeriesBudget budget_;
+  std::array<std::uint64_t, kFoldSteps> folds_{};
+  LogLimiter fold_log_;
+  std::uint64_t communicators_made_ = 0;
   std::uint64_t jobs_refused_ = 0;
   std::uint64_t identity_mismatches_ = 0;
   std::uint64_t generation_ = 0;

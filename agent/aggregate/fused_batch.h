@@ -21,9 +21,10 @@ struct TimedItem {
   std::uint64_t start_ns = 0;     // GPU clock
   std::uint64_t duration_ns = 0;  // as reported
   double bus_bytes = 0;           // 0: bandwidth not defined
-  std::uint16_t row = 0;          // in the communicator's sums
   model::Function function{};
   std::uint8_t size_class = 0;
+  model::Algorithm algorithm{};
+  model::Protocol protocol{};
   bool warmup = false;
 };
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "agent/aggregate/series.h"
 #include "agent/aggregate/snapshot.h"
 
 namespace ncclscope::agent {
@@ -31,21 +32,23 @@ namespace ncclscope::agent {
 
 class OperationSums {
  public:
-  static constexpr std::size_t kMaxRows = 512;
-  using RowIndex = std::uint16_t;
+  static constexpr std::uint64_t kSeriesPerRow = 2;  // at least: operations and bytes
 
-  /// The row of this key, made if new. When the table is full, algorithm and protocol are folded
-  /// into "Unknown" (and `folded` counts that); the rows for those always have room.
-  RowIndex find(model::Function function, std::uint8_t size_class, model::Algorithm algorithm,
-                model::Protocol protocol, std::uint64_t& folded);
-  [[nodiscard]] OperationSumsRow& row(RowIndex i) { return rows_[i]; }
+  /// The row of this key, made if new; then `series` grows by kSeriesPerRow.
+  OperationSumsRow& find(model::Function function, std::uint8_t size_class,
+                         model::Algorithm algorithm, model::Protocol protocol,
+                         std::uint64_t& series);
   [[nodiscard]] const std::vector<OperationSumsRow>& rows() const { return rows_; }
   /// Adds the sums of another table.
-  void merge(const OperationSums& other, std::uint64_t& folded);
+  void merge(const OperationSums& other);
+  /// Adds up rows whose keys are the same at this step, now and from now on.
+  /// Returns how many rows there are less.
+  std::size_t fold(FoldStep step);
 
  private:
+  using RowIndex = std::uint16_t;
   static constexpr std::size_t kCacheSlots = 64;
-  RowIndex find_slow(std::uint32_t key, std::uint64_t& folded);
+  RowIndex find_slow(std::uint32_t key, std::uint64_t& series);
 
   std::vector<OperationSumsRow> rows_;
   std::vector<std::uint32_t> keys_;  // of rows_
@@ -54,16 +57,26 @@ class OperationSums {
     RowIndex row = 0;
   };
   std::array<Slot, kCacheSlots> cache_{};
+  FoldStep step_ = FoldStep::kNothing;
 };
 
 /// Duration histograms of a job by (function, size class).
 class DurationTable {
  public:
-  void observe(model::Function function, std::uint8_t size_class, std::uint64_t duration_ns);
+  /// When that makes a new row, `series` grows by those of a histogram.
+  void observe(model::Function function, std::uint8_t size_class, std::uint64_t duration_ns,
+               std::uint64_t& series);
+  std::size_t fold(FoldStep step);  // as of OperationSums
   [[nodiscard]] const std::vector<DurationRow>& rows() const { return rows_; }
 
  private:
-  std::array<std::uint8_t, model::kFunctionCount * kSizeClasses> index_{};  // row + 1, 0 = none
+  DurationRow& row_of(model::Function function, std::uint8_t size_class, std::uint64_t& series);
+
+  static constexpr std::size_t kSizes = kSizeClasses + 1;  // "other" included
+  static constexpr std::size_t kKeys = (model::kFunctionCount + 1) * kSizes;
+  static_assert(kKeys < 256);
+  std::array<std::uint8_t, kKeys> index_{};  // row + 1, 0 = none
+  FoldStep step_ = FoldStep::kNothing;
   std::vector<DurationRow> rows_;
 };
 

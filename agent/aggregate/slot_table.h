@@ -17,20 +17,26 @@ struct CommRank;
 
 class SlotTable {
  public:
-  [[nodiscard]] CommRank* find(std::uint16_t id) const {
-    if (entries_.empty()) return nullptr;
+  struct Entry {
+    CommRank* rank = nullptr;  // null: no such id
+    std::uint32_t nranks = 0;  // of the communicator as this process knows it, 0 = unknown
+    std::uint16_t id = 0;
+  };
+  [[nodiscard]] Entry entry(std::uint16_t id) const {
+    if (entries_.empty()) return {};
     for (std::size_t i = id & mask(); entries_[i].rank != nullptr; i = (i + 1) & mask()) {
-      if (entries_[i].id == id) return entries_[i].rank;
+      if (entries_[i].id == id) return entries_[i];
     }
-    return nullptr;
+    return {};
   }
+  [[nodiscard]] CommRank* find(std::uint16_t id) const { return entry(id).rank; }
   /// Adds or replaces. `rank` is not null.
-  void set(std::uint16_t id, CommRank* rank) {
+  void set(std::uint16_t id, CommRank* rank, std::uint32_t nranks = 0) {
     if ((used_ + 1) * 2 > entries_.size()) resize(entries_.empty() ? 8 : entries_.size() * 2);
     std::size_t i = id & mask();
     while (entries_[i].rank != nullptr && entries_[i].id != id) i = (i + 1) & mask();
     if (entries_[i].rank == nullptr) ++used_;
-    entries_[i] = {rank, id};
+    entries_[i] = {rank, nranks, id};
   }
   void erase(std::uint16_t id) {
     if (entries_.empty()) return;
@@ -59,17 +65,13 @@ class SlotTable {
   }
 
  private:
-  struct Entry {
-    CommRank* rank = nullptr;
-    std::uint16_t id = 0;
-  };
   [[nodiscard]] std::size_t mask() const { return entries_.size() - 1; }
   void resize(std::size_t size) {
     std::vector<Entry> old(size);
     old.swap(entries_);
     used_ = 0;
     for (const Entry& entry : old) {
-      if (entry.rank != nullptr) set(entry.id, entry.rank);
+      if (entry.rank != nullptr) set(entry.id, entry.rank, entry.nranks);
     }
   }
 

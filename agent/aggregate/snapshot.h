@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,28 @@ inline constexpr std::array<std::uint64_t, kSizeClasses - 1> kSizeClassBounds = 
     4ull << 10, 64ull << 10, 1ull << 20, 16ull << 20, 256ull << 20, 4ull << 30};
 inline constexpr std::array<const char*, kSizeClasses> kSizeClassNames = {
     "<=4KiB", "<=64KiB", "<=1MiB", "<=16MiB", "<=256MiB", "<=4GiB", ">4GiB"};
+
+/// What a label shows of keys that were folded: "other". Beside the known values, so that a folded
+/// series is a new one and no series that was there before jumps.
+inline constexpr std::uint8_t kOtherSize = kSizeClasses;
+inline constexpr auto kOtherFunction = static_cast<model::Function>(model::kFunctionCount);
+inline constexpr auto kOtherAlgorithm = static_cast<model::Algorithm>(0xF);
+inline constexpr auto kOtherProtocol = static_cast<model::Protocol>(0xF);
+inline constexpr const char* kOtherCommunicator = "other";
+
+/// How far a job's series are folded. Each step holds those before it, and a job never goes back.
+enum class FoldStep : std::uint8_t {
+  kNothing,
+  kAlgorithm,     // algorithm and protocol are "other"
+  kSize,          // and so is the size, in histograms too
+  kCommunicator,  // counters of communicators are those of comm="other"
+  kProcess,       // plugin totals have pid="other", network phases an empty gpu
+  kRank,          // the newest communicators, and all later ones, have no series of their own
+  kOperation,     // collectives are "other": nothing more to fold
+};
+inline constexpr std::size_t kFoldSteps = 7;
+inline constexpr std::array<const char*, kFoldSteps> kFoldStepNames = {
+    "nothing", "algorithm", "size", "communicator", "process", "rank", "operation"};
 
 /// Bounds of ncclscope_collective_duration_seconds: 10 us * 4^i.
 inline constexpr std::size_t kDurationBounds = 12;
@@ -93,7 +116,9 @@ struct CommunicatorSnapshot {
   std::string dimension;                 // empty for now
   std::vector<RankSnapshot> ranks;       // local ranks, by (rank, pid)
   std::vector<OperationSumsRow> sums;    // collectives and p2p
-  std::vector<RankSumsRow> rank_sums;
+  std::vector<RankSumsRow> rank_sums;    // of "other": of all that was folded, rank and gpu unknown
+  std::uint64_t folded_missing = 0;  // of "other": missing operations of the ranks that were folded
+  double folded_queue_seconds = 0;   // of "other": queue time of the ranks that were folded
 };
 
 struct DurationRow {
@@ -137,6 +162,26 @@ struct ProcessSnapshot {
   std::uint64_t highest_index = 0;
 };
 
+/// What adds up over processes of their books.
+struct ProcessSums {
+  std::uint64_t seen = 0, recorded = 0, callbacks = 0, callback_ns = 0, sender_ns = 0;
+  std::array<std::uint64_t, wire::kDropReasonCount> dropped{};
+  std::uint64_t written = 0, received = 0, earlier = 0, lost = 0;  // records
+
+  void add(const ProcessSums& other) {
+    seen += other.seen;
+    recorded += other.recorded;
+    callbacks += other.callbacks;
+    callback_ns += other.callback_ns;
+    sender_ns += other.sender_ns;
+    for (std::size_t i = 0; i < dropped.size(); ++i) dropped[i] += other.dropped[i];
+    written += other.written;
+    received += other.received;
+    earlier += other.earlier;
+    lost += other.lost;
+  }
+};
+
 struct JobSnapshot {
   JobIdentity identity;
   std::vector<CommunicatorSnapshot> communicators;  // by comm
@@ -147,6 +192,10 @@ struct JobSnapshot {
       unobserved{};  // operations without GPU time, by reason
   std::uint64_t lost_operations =
       0;  // records passed over (an upper bound of operations lost on the way)
+  FoldStep fold = FoldStep::kNothing;
+  std::uint64_t folded = 0;  // rows, processes and communicators that were folded
+  /// From step kProcess on: totals of processes that are forgotten.
+  std::optional<ProcessSums> forgotten;
 };
 
 /// The agent about itself. Filled by the reactor; scrape costs are added by the exporter.
@@ -160,9 +209,9 @@ struct AgentStats {
   std::vector<std::pair<std::string, std::uint64_t>> decode_errors;  // by reason
   std::uint64_t refused_connections = 0;
   QuotaCounts quota_exceeded{};  // by Quota
-  std::uint64_t series_limit = 0;
-  std::uint64_t folded_series = 0;  // communicators folded into "other" and rows folded within one
-  std::uint64_t jobs_refused = 0;   // sessions refused because a limit was reached
+  std::uint64_t series_per_job = 0, series_per_principal = 0, series_limit = 0;
+  std::array<std::uint64_t, kFoldSteps> folds{};  // of rows, processes, communicators, by step
+  std::uint64_t jobs_refused = 0;                 // sessions refused because a limit was reached
   std::uint64_t identity_mismatches = 0;
 };
 

@@ -17,6 +17,39 @@ double age_seconds(std::uint64_t now, std::uint64_t then, std::int64_t offset_ns
   return age > 0 ? static_cast<double>(age) * 1e-9 : 0.0;
 }
 
+/// Ranks whose number and GPU are unknown have equal labels. Rows are sorted.
+void add_up_equal_labels(std::vector<RankSumsRow>& rows) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool equal = kept > 0 && rows[kept - 1].rank == rows[i].rank &&
+                       rows[kept - 1].gpu == rows[i].gpu &&
+                       rows[kept - 1].function == rows[i].function;
+    if (equal) {
+      rows[kept - 1].operations += rows[i].operations;
+      rows[kept - 1].seconds += rows[i].seconds;
+      rows[kept - 1].bus_bytes += rows[i].bus_bytes;
+    } else {
+      rows[kept++] = rows[i];
+    }
+  }
+  rows.resize(kept);
+}
+
+/// What the ranks counted that have no series of their own.
+void fill_folded(const Communicator& other, CommunicatorSnapshot& out) {
+  const bool by_operation = other.job->fold < FoldStep::kOperation;
+  for (std::size_t f = 0; f < other.folded_sums.size(); ++f) {
+    const RankSums& sums = other.folded_sums[f];
+    if (sums.operations == 0) continue;
+    auto function = static_cast<model::Function>(f);
+    if (!by_operation && !model::is_point_to_point(function)) function = kOtherFunction;
+    out.rank_sums.push_back(
+        RankSumsRow{-1, -1, function, sums.operations, sums.seconds, sums.bus_bytes});
+  }
+  out.folded_missing = other.folded_missing;
+  out.folded_queue_seconds = other.folded_queue_seconds;
+}
+
 }  // namespace
 
 void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& out,
@@ -26,7 +59,7 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
   out.name = communicator.name;
   out.nranks = communicator.nranks;
   out.nnodes = communicator.nnodes;
-  out.sums = communicator.sums.rows();
+  if (communicator.own_counters != nullptr) out.sums = communicator.own_counters->rows();
   out.ranks.reserve(communicator.ranks.size());
   for (const auto& from : communicator.ranks) {
     const wire::Progress& p = from->progress;
@@ -74,6 +107,7 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
                                           sums.operations, sums.seconds, sums.bus_bytes});
     }
   }
+  if (communicator.folded) fill_folded(communicator, out);
   std::sort(out.ranks.begin(), out.ranks.end(), [](const RankSnapshot& a, const RankSnapshot& b) {
     return std::tie(a.rank, a.pid, a.communicator_id) < std::tie(b.rank, b.pid, b.communicator_id);
   });
@@ -81,6 +115,7 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
             [](const RankSumsRow& a, const RankSumsRow& b) {
               return std::tie(a.rank, a.gpu, a.function) < std::tie(b.rank, b.gpu, b.function);
             });
+  add_up_equal_labels(out.rank_sums);
 }
 
 void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const {
@@ -88,6 +123,9 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
   out.durations = job.durations.rows();
   out.unobserved = job.unobserved;
   out.lost_operations = job.lost_records;
+  out.fold = job.fold;
+  out.folded = job.folded;
+  out.forgotten = job.forgotten;
   out.communicators.reserve(job.communicators.size());
   for (const auto& [comm, communicator] : job.communicators) {
     fill(*communicator, out.communicators.emplace_back(), now);
@@ -150,7 +188,8 @@ SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quota
   snapshot->realtime_ns = clock_.realtime_ns();
   snapshot->generation = ++generation_;
   snapshot->jobs.reserve(jobs_.size());
-  for (const auto& [key, job] : jobs_) fill(*job, snapshot->jobs.emplace_back(), now);
+  now_ns_ = now;
+  for (const auto& [key, job] : jobs_) settle(*job, snapshot->jobs.emplace_back(), now);
   std::sort(snapshot->jobs.begin(), snapshot->jobs.end(),
             [](const JobSnapshot& a, const JobSnapshot& b) {
               return a.identity.job_id < b.identity.job_id;
@@ -167,9 +206,11 @@ SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quota
   }
   agent.refused_connections = stats.refused_connections;
   agent.quota_exceeded = quotas;
-  agent.series_limit = options_.max_communicators;
-  agent.folded_series = folded_;
   for (std::size_t i = 0; i < kQuotaCount; ++i) agent.quota_exceeded[i] += quotas_.counts()[i];
+  agent.series_per_job = options_.series.job;
+  agent.series_per_principal = options_.series.principal;
+  agent.series_limit = options_.series.agent;
+  agent.folds = folds_;
   agent.jobs_refused = jobs_refused_;
   agent.identity_mismatches = identity_mismatches_;
   return snapshot;

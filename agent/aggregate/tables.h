@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "agent/aggregate/index_window.h"
 #include "agent/aggregate/operation_sums.h"
 #include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/series_budget.h"
 #include "agent/aggregate/slot_table.h"
 #include "agent/aggregate/snapshot.h"
 #include "agent/identity/gpu_table.h"
@@ -89,11 +91,18 @@ struct Communicator {
   std::string comm;          // key in the job
   std::uint64_t hash = 0;
   bool hash_known = false;
-  bool folded = false;  // "other"
+  bool folded = false;       // "other"
+  std::uint64_t serial = 0;  // in the order they were made
   std::string name;
   std::uint32_t nranks = 0, nnodes = 0;
-  OperationSums sums;
   std::vector<std::unique_ptr<CommRank>> ranks;
+  /// Where its operations are counted: its own table, or that of "other" once they are folded.
+  OperationSums* counters = nullptr;
+  std::unique_ptr<OperationSums> own_counters;
+  // Of "other": what its ranks counted, who have no series of their own.
+  std::array<RankSums, model::kFunctionCount> folded_sums{};
+  std::uint64_t folded_missing = 0;
+  double folded_queue_seconds = 0;
 };
 
 struct NetworkSums {
@@ -116,7 +125,7 @@ class SinkProcess {
   GpuRef gpu;  // of its first communicator
   bool several_gpus = false;
   SlotTable slots;                   // by communicator id
-  std::unique_ptr<CommRank> folded;  // shared by communicators beyond the limits
+  std::unique_ptr<CommRank> folded;  // shared by its communicators that are folded
   std::vector<std::pair<GpuRef, std::unique_ptr<GpuClock>>> clocks;
   std::uint64_t communicators_made = 0;
   bool books_seen = false;
@@ -137,6 +146,22 @@ struct Job {
   std::vector<NetworkSums> network;
   std::array<std::uint64_t, wire::kUntimedReasonCount> unobserved{};
   std::uint64_t lost_records = 0;  // of processes that are forgotten
+
+  // How its series stay within the budget.
+  SeriesBudget::Account account;
+  std::uint64_t allowance = 0;  // when it was last counted
+  std::uint64_t growth = 0;     // series since then, at least
+  FoldStep fold = FoldStep::kNothing;
+  bool closed = false;  // new communicators are folded: from the first that was on, so that a
+                        // communicator is never half there
+  std::uint64_t folded = 0;
+  Communicator* other = nullptr;
+  std::optional<ProcessSums> forgotten;  // of processes, from step kProcess on
+
+  /// Surely more series than it may have, and something left to fold.
+  [[nodiscard]] bool over_allowance() const {
+    return account.charged + growth > allowance && growth > 0 && fold != FoldStep::kOperation;
+  }
 };
 
 }  // namespace ncclscope::agent

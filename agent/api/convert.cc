@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "agent/aggregate/books.h"
+#include "agent/aggregate/series.h"
 #include "agent/export/catalogue.h"
 #include "agent/export/label_text.h"
 #include "proto/model/bandwidth.h"
@@ -28,9 +29,7 @@ std::string size_name(std::uint8_t size_class) {
 }
 
 /// Empty = unknown, in API messages.
-template <typename Enum>
-std::string known_name(Enum value) {
-  const std::string_view spelled = name(value);
+std::string known_name(std::string_view spelled) {
   return spelled == "Unknown" ? std::string() : std::string(spelled);
 }
 
@@ -81,10 +80,10 @@ void to_message(const CommunicatorSnapshot& c, v1::JobSnapshot& job) {
   for (const OperationSumsRow& row : c.sums) {
     v1::OperationSums* sums = job.add_sums();
     sums->set_comm(out->comm());
-    sums->set_collective(std::string(name(row.function)));
+    sums->set_collective(std::string(shown_name(row.function)));
     sums->set_size(size_name(row.size_class));
-    sums->set_algorithm(known_name(row.algorithm));
-    sums->set_protocol(known_name(row.protocol));
+    sums->set_algorithm(known_name(shown_name(row.algorithm)));
+    sums->set_protocol(known_name(shown_name(row.protocol)));
     sums->set_operations(total(row.operations_by_timing));
     sums->set_bytes(total(row.bytes_by_timing));
     sums->set_bus_bytes(row.bus_bytes);
@@ -95,7 +94,7 @@ void to_message(const CommunicatorSnapshot& c, v1::JobSnapshot& job) {
     v1::RankSums* sums = job.add_rank_sums();
     sums->set_comm(out->comm());
     sums->set_rank(row.rank);
-    sums->set_collective(std::string(name(row.function)));
+    sums->set_collective(std::string(shown_name(row.function)));
     sums->set_timed_operations(row.operations);
     sums->set_seconds(row.seconds);
     sums->set_bus_bytes(row.bus_bytes);
@@ -124,7 +123,7 @@ void to_message(const JobSnapshot& job, v1::JobSnapshot& out) {
   const std::span<const double> bounds = duration_bounds();
   for (const DurationRow& row : job.durations) {
     v1::DurationHistogram* h = out.add_durations();
-    h->set_collective(std::string(name(row.function)));
+    h->set_collective(std::string(shown_name(row.function)));
     h->set_size(size_name(row.size_class));
     h->mutable_bounds()->Add(bounds.begin(), bounds.end());
     std::uint64_t cumulative = 0;
@@ -250,7 +249,7 @@ void to_message(const TailRecord& record, const wire::Operation& o, v1::Operatio
   const auto datatype = static_cast<model::DataType>(o.datatype);
   const auto is = [&o](std::uint16_t flag) { return (o.flags & flag) != 0; };
   out.set_collective(std::string(name(function)));
-  out.set_datatype(known_name(datatype));
+  out.set_datatype(known_name(name(datatype)));
   out.set_count(wire::count_of(o));
   const std::uint64_t bytes =
       model::message_bytes(function, wire::count_of(o), datatype, source.nranks);
@@ -261,8 +260,8 @@ void to_message(const TailRecord& record, const wire::Operation& o, v1::Operatio
   out.set_root(p2p ? -1 : o.root_or_peer);
   out.set_peer(p2p ? o.root_or_peer : -1);
   if (is(flags::kTaskSeen)) {
-    out.set_algorithm(known_name(static_cast<model::Algorithm>(o.algorithm_protocol & 0x0F)));
-    out.set_protocol(known_name(static_cast<model::Protocol>(o.algorithm_protocol >> 4)));
+    out.set_algorithm(known_name(name(static_cast<model::Algorithm>(o.algorithm_protocol & 0x0F))));
+    out.set_protocol(known_name(name(static_cast<model::Protocol>(o.algorithm_protocol >> 4))));
   }
   out.set_channels(o.channels);
   out.set_channels_seen(o.channels_seen);

@@ -73,6 +73,7 @@ Aggregator::Options aggregator_options(const Config& config, std::uint64_t insta
   options.max_communicators = config.max_communicators;
   options.jobs_per_principal = config.quota_jobs;
   options.communicators_per_principal = config.quota_communicators;
+  options.series = {config.series_per_job, config.series_per_principal, config.series_limit};
   return options;
 }
 

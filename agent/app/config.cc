@@ -13,6 +13,7 @@
 
 #include <toml++/toml.h>
 
+#include "agent/aggregate/series.h"
 #include "agent/base/log.h"
 
 namespace ncclscope::agent {
@@ -66,6 +67,12 @@ const std::array kKeys = {
     ConfigKey{"memory_limit_mb", &Config::memory_limit_mb, 0, 1'048'576, true,
               "resident memory above which new sessions are refused and new communicators folded; "
               "0: no limit"},
+    ConfigKey{"series_per_job", &Config::series_per_job, kLeastSeriesOfAJob, kNoLimit, false,
+              "series of one job; beyond it, labels are folded step by step"},
+    ConfigKey{"series_per_principal", &Config::series_per_principal, kLeastSeriesOfAJob, kNoLimit,
+              false, "series of all jobs of one user, or of one pod"},
+    ConfigKey{"series_limit", &Config::series_limit, kLeastSeriesOfAJob, kNoLimit, false,
+              "series of all jobs together"},
 };
 
 const ConfigKey* find_key(std::string_view name) {

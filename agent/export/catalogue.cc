@@ -165,6 +165,12 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "Share of the operations of a communicator that are not missing, local ranks only. Below 1 "
      "telemetry is partly blind.",
      "0.1"},
+    {M::kJobSeries, G::kTelemetry, "ncclscope_job_series", kGauge, "", job_labels(),
+     "Series of the job in this exposition, this one included.", "0.1"},
+    {M::kJobFoldStep, G::kTelemetry, "ncclscope_job_fold_step", kGauge, "", job_labels(),
+     "How far the job's series are folded: 0 nothing, 1 algorithm, 2 size, 3 communicator, 4 "
+     "process, 5 rank, 6 operation.",
+     "0.1"},
     // ---- plugin ---------------------------------------------------------------------------------
     {M::kPluginInfo, G::kPlugin, "ncclscope_plugin_info", kGauge, "",
      job_labels("pid", "version", "nccl_version", "interface", "mask"),
@@ -256,12 +262,15 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "0.1"},
     {M::kAgentSeries, G::kAgent, "ncclscope_agent_series", kGauge, "", labels(),
      "Series of jobs in this exposition; those of the agent itself are not counted.", "0.1"},
-    {M::kAgentSeriesLimit, G::kAgent, "ncclscope_agent_series_limit", kGauge, "", labels(),
-     "Series of jobs the agent allows itself before it folds.", "0.1"},
-    {M::kAgentSeriesFolded, G::kAgent, "ncclscope_agent_series_folded", kGauge, "", labels(),
-     "Communicators and rows that were folded into others to stay within the limit. Sums stay "
-     "right.",
+    {M::kAgentSeriesLimit, G::kAgent, "ncclscope_agent_series_limit", kGauge, "", labels("level"),
+     "Series of jobs the agent allows: for each job, for all jobs of one principal, for the whole "
+     "agent.",
      "0.1"},
+    {M::kAgentSeriesFolded, G::kAgent, "ncclscope_agent_series_folded", kGauge, "", labels(),
+     "Rows, processes and communicators that were folded in the jobs shown now. Sums stay right.",
+     "0.1"},
+    {M::kAgentFolds, G::kAgent, "ncclscope_agent_folds_total", kCounter, "", labels("step"),
+     "Rows, processes and communicators that were folded to stay within a limit, by step.", "0.1"},
     {M::kAgentSnapshotAge, G::kAgent, "ncclscope_agent_snapshot_age_seconds", kGauge, "seconds",
      labels(), "Age of the data in this exposition.", "0.1"},
     {M::kAgentScrapes, G::kAgent, "ncclscope_agent_scrapes_total", kCounter, "", labels(),
@@ -324,6 +333,32 @@ constexpr std::array<GroupText, kMetricGroupCount> kGroups = {{
     {"Agent", "These have neither `cluster` nor `job_id`."},
 }};
 
+constexpr std::string_view kFoldingText =
+    ".\n\n## Limits on series\n\n"
+    "A job has at most `series_per_job` series (4,000), all jobs of one principal together at most "
+    "`series_per_principal` (20,000), all jobs at most `series_limit` (50,000). A job that grows "
+    "beyond what it may have is folded, step by step, until it fits; other jobs keep what they "
+    "have. `ncclscope_job_fold_step` shows how far:\n\n"
+    "| step | what is folded |\n|---|---|\n"
+    "| 1 algorithm | `algorithm` and `protocol` are `other` |\n"
+    "| 2 size | `size` is `other`, in histograms too |\n"
+    "| 3 communicator | collectives and sends and receives are counted under `comm=\"other\"` |\n"
+    "| 4 process | plugin totals have `pid=\"other\"` and no state of single processes; `gpu` of "
+    "network phases is empty |\n"
+    "| 5 rank | the newest communicators, as many as needed and always whole, lose all series of "
+    "their own, and communicators that come later get none. Rank counters are added up under "
+    "`comm=\"other\"` with empty `rank` and `gpu`; progress is not shown, queue time no longer "
+    "taken. How the time of a batch is shared among its operations is less exact for them |\n"
+    "| 6 operation | collectives are `other` |\n\n"
+    "A series that is folded disappears and its value moves into the folded one, which is new at "
+    "that moment: sums over labels stay right, no counter goes down, and rates see no jump "
+    "(communicators that reach step 5 one after another add theirs to what is there). A step is "
+    "never taken back while the job lives, so series do not come and go. When not even a wholly "
+    "folded job would fit, its processes are refused "
+    "(`ncclscope_agent_sessions_refused_total`).\n\n"
+    "Series of a job go away `grace_seconds` (300) after its last process left, those of a "
+    "communicator as long after its last local rank ended.\n";
+
 std::string_view type_name(MetricType t) {
   switch (t) {
     case MetricType::kCounter:
@@ -370,12 +405,10 @@ std::string metrics_reference() {
       "index on the node in PCI bus order. `size` is a range of message sizes:";
   for (const char* name : kSizeClassNames) out.append(" `").append(name).append("`");
   out +=
-      ".\nAn empty label value means unknown. `comm=\"other\"`, `size=\"other\"` and "
-      "`algorithm=\"unknown\"` also take "
-      "up what was folded to stay within the series limit.\n\nBounds of all duration histograms, "
-      "in seconds:";
+      ".\nAn empty label value means unknown; `other` takes up what was folded, see below.\n\n"
+      "Bounds of all duration histograms, in seconds:";
   for (const std::string_view bound : kBoundLabels) out.append(" ").append(bound);
-  out += ".\n";
+  out += kFoldingText;
   for (std::size_t g = 0; g < kMetricGroupCount; ++g) {
     out.append("\n## ").append(kGroups[g].title).append("\n\n");
     if (!kGroups[g].text.empty()) out.append(kGroups[g].text).append("\n\n");

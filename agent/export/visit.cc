@@ -8,12 +8,11 @@
 #include <cassert>
 #include <charconv>
 #include <optional>
-#include <set>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "agent/aggregate/books.h"
+#include "agent/aggregate/series.h"
 #include "proto/model/operation.h"
 #include "proto/wire/decode.h"
 #include "proto/wire/names.h"
@@ -22,7 +21,6 @@ namespace ncclscope::agent {
 namespace {
 
 constexpr std::uint64_t kOne = 1;
-constexpr std::uint64_t kSeriesPerHistogram = kDurationBounds + 3;  // +Inf, _sum, _count
 
 /// A whole number as a label value.
 class Number {
@@ -47,10 +45,10 @@ std::string_view size_name(std::uint8_t size_class) {
   return size_class < kSizeClasses ? kSizeClassNames[size_class] : "other";
 }
 std::string_view algorithm_name(model::Algorithm a) {
-  return a == model::Algorithm::kUnknown ? "unknown" : name(a);
+  return a == model::Algorithm::kUnknown ? "unknown" : shown_name(a);
 }
 std::string_view protocol_name(model::Protocol p) {
-  return p == model::Protocol::kUnknown ? "unknown" : name(p);
+  return p == model::Protocol::kUnknown ? "unknown" : shown_name(p);
 }
 
 constexpr std::size_t kTimings = 3;
@@ -103,27 +101,18 @@ class Mask {
   std::size_t size_ = 0;
 };
 
-/// A rank with its label values, rendered once per visit. Where NCCL did not tell the rank, two
-/// ranks of a communicator can have equal labels: only the first of them has the series concerned.
+/// A rank with its label values, rendered once per visit.
 struct RankText {
   const RankSnapshot* rank;
   Number rank_label;
   Number gpu_label;
-  bool unique_by_rank;
-  bool unique_by_gpu;
-  bool unique_by_pid;
+  RankSeries own;
 };
 
-/// What one process has in common with earlier ones of the same pid (the plugin loaded anew): sums
-/// of both.
 struct ProcessText {
-  const ProcessSnapshot* newest;
-  Number pid;
-  bool books_seen = false;
-  std::uint64_t seen = 0, recorded = 0, open = 0, callbacks = 0, callback_ns = 0, sender_ns = 0;
-  std::array<std::uint64_t, wire::kDropReasonCount> dropped{};
-  std::uint64_t written = 0, received = 0, earlier = 0, lost = 0;
-  bool balanced = true;
+  ProcessTotals totals;
+  Number pid_number;
+  [[nodiscard]] std::string_view pid() const { return totals.pid ? pid_number.view() : "other"; }
 };
 
 struct CommunicatorText {
@@ -133,6 +122,7 @@ struct CommunicatorText {
 
 struct JobText {
   const JobSnapshot* job;
+  std::uint64_t series;
   std::vector<CommunicatorText> communicators;
   std::vector<ProcessText> processes;
   std::vector<NetworkRow> network;
@@ -141,67 +131,19 @@ struct JobText {
 std::vector<RankText> rank_texts(const CommunicatorSnapshot& communicator) {
   std::vector<RankText> out;
   out.reserve(communicator.ranks.size());
-  bool unknown_seen = false;
-  std::set<std::int32_t> gpus_seen;
-  std::set<std::pair<std::int32_t, std::int64_t>> pids_seen;
+  RankSeriesRule rule;
   for (const RankSnapshot& rank : communicator.ranks) {
-    RankText& text =
-        out.emplace_back(RankText{&rank, Number::unless_negative(rank.rank),
-                                  Number::unless_negative(rank.gpu), true, true, true});
-    if (rank.rank >= 0) continue;
-    text.unique_by_rank = !std::exchange(unknown_seen, true);
-    text.unique_by_gpu = gpus_seen.insert(std::max(rank.gpu, -1)).second;
-    text.unique_by_pid = pids_seen.emplace(std::max(rank.gpu, -1), rank.pid).second;
+    out.push_back(RankText{&rank, Number::unless_negative(rank.rank),
+                           Number::unless_negative(rank.gpu), rule.next(rank)});
   }
   return out;
 }
 
 std::vector<ProcessText> process_texts(const JobSnapshot& job) {
   std::vector<ProcessText> out;
-  out.reserve(job.processes.size());
-  std::unordered_map<std::int64_t, std::size_t> by_pid;
-  for (const ProcessSnapshot& process : job.processes) {
-    const auto [it, fresh] = by_pid.emplace(process.pid, out.size());
-    if (fresh) out.push_back(ProcessText{&process, Number(process.pid)});
-    ProcessText& text = out[it->second];
-    if (process.connected || !text.newest->connected) text.newest = &process;
-    if (!process.books_seen) continue;
-    text.books_seen = true;
-    const wire::Books& books = process.books;
-    text.seen += books.seen;
-    text.recorded += books.recorded;
-    text.open += books.open;
-    text.callbacks += books.callbacks;
-    text.callback_ns += books.callback_ns;
-    text.sender_ns += books.sender_cpu_ns;
-    for (std::size_t i = 0; i < text.dropped.size(); ++i) text.dropped[i] += books.dropped[i];
-    text.written += books.records_written;
-    text.received += process.records_received;
-    text.earlier += process.records_before;
-    text.lost += process.records_lost;
-    text.balanced = text.balanced && check_books(process).balanced();
+  for (const ProcessTotals& totals : process_totals(job)) {
+    out.push_back(ProcessText{totals, Number(totals.pid.value_or(0))});
   }
-  return out;
-}
-
-/// Rows of processes whose GPU is unknown have equal labels: they are added up.
-std::vector<NetworkRow> network_rows(const JobSnapshot& job) {
-  std::vector<NetworkRow> out = job.network;
-  for (NetworkRow& row : out) row.gpu = std::max(row.gpu, -1);
-  std::sort(out.begin(), out.end(), [](const NetworkRow& a, const NetworkRow& b) {
-    return std::pair(a.gpu, a.is_send) < std::pair(b.gpu, b.is_send);
-  });
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    if (kept > 0 && out[kept - 1].gpu == out[i].gpu && out[kept - 1].is_send == out[i].is_send) {
-      for (std::size_t p = 0; p < 3; ++p) out[kept - 1].phase_seconds[p] += out[i].phase_seconds[p];
-      out[kept - 1].bytes += out[i].bytes;
-      out[kept - 1].operations += out[i].operations;
-    } else {
-      out[kept++] = out[i];
-    }
-  }
-  out.resize(kept);
   return out;
 }
 
@@ -211,7 +153,8 @@ class Visit {
       : snapshot_(snapshot), self_(self), sink_(sink) {
     jobs_.reserve(snapshot.jobs.size());
     for (const JobSnapshot& job : snapshot.jobs) {
-      JobText& text = jobs_.emplace_back(JobText{&job, {}, process_texts(job), network_rows(job)});
+      JobText& text = jobs_.emplace_back(
+          JobText{&job, count_series(job).total(), {}, process_texts(job), network_rows(job)});
       text.communicators.reserve(job.communicators.size());
       for (const CommunicatorSnapshot& c : job.communicators)
         text.communicators.push_back(CommunicatorText{&c, rank_texts(c)});
@@ -308,14 +251,14 @@ class Visit {
     family(Metric::kCommunicatorInfo);
     each_communicator([&](auto cluster, auto job_id, const CommunicatorText& text) {
       const CommunicatorSnapshot& c = *text.communicator;
-      if (c.comm == "other") return;
+      if (c.comm == kOtherCommunicator) return;
       emit({cluster, job_id, c.comm, c.name, Number::unless_zero(c.nranks).view(),
             Number::unless_zero(c.nnodes).view(), c.dimension, Number(c.ranks.size()).view()},
            kOne);
     });
     family(Metric::kRankInfo);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& text) {
-      if (!text.unique_by_pid) return;
+      if (!text.own.by_pid) return;
       const RankSnapshot& r = *text.rank;
       emit({cluster, job_id, comm, text.rank_label.view(), r.global_rank, r.local_rank,
             snapshot_.node, text.gpu_label.view(), r.gpu_uuid, r.pci_bus_id, Number(r.pid).view()},
@@ -323,7 +266,7 @@ class Visit {
     });
     family(Metric::kRankState);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& text) {
-      if (!text.unique_by_rank) return;
+      if (!text.own.by_rank) return;
       emit({cluster, job_id, comm, text.rank_label.view(), state_name(text.rank->state)}, kOne);
     });
   }
@@ -334,7 +277,7 @@ class Visit {
       each_sum(p2p, [&](auto cluster, auto job_id, auto comm, const OperationSumsRow& row) {
         for (std::size_t t = 0; t < kTimings; ++t) {
           if (row.operations_by_timing[t] == 0) continue;
-          emit({cluster, job_id, comm, name(row.function), size_name(row.size_class),
+          emit({cluster, job_id, comm, shown_name(row.function), size_name(row.size_class),
                 algorithm_name(row.algorithm), protocol_name(row.protocol),
                 name(static_cast<wire::TimingSource>(t))},
                (row.*member)[t]);
@@ -345,7 +288,7 @@ class Visit {
       family(metric);
       each_sum(p2p, [&](auto cluster, auto job_id, auto comm, const OperationSumsRow& row) {
         if (row.timed_operations == 0) return;
-        emit({cluster, job_id, comm, name(row.function), size_name(row.size_class),
+        emit({cluster, job_id, comm, shown_name(row.function), size_name(row.size_class),
               algorithm_name(row.algorithm), protocol_name(row.protocol)},
              row.*member);
       });
@@ -361,7 +304,8 @@ class Visit {
     each_job([&](auto cluster, auto job_id, const JobText& job) {
       for (const DurationRow& row : job.job->durations)
         if (is_point_to_point(row.function) == p2p)
-          emit_histogram({cluster, job_id, name(row.function), size_name(row.size_class)}, row);
+          emit_histogram({cluster, job_id, shown_name(row.function), size_name(row.size_class)},
+                         row);
     });
   }
 
@@ -372,7 +316,7 @@ class Visit {
         for (const RankSumsRow& row : c.communicator->rank_sums) {
           if (is_point_to_point(row.function) != p2p) continue;
           emit({cluster, job_id, c.communicator->comm, Number::unless_negative(row.rank).view(),
-                Number::unless_negative(row.gpu).view(), name(row.function)},
+                Number::unless_negative(row.gpu).view(), shown_name(row.function)},
                row.*member);
         }
       });
@@ -385,14 +329,19 @@ class Visit {
 
   void progress() {
     family(Metric::kRankQueueSeconds);
-    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
-      if (r.unique_by_gpu)
-        emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
-             r.rank->queue_seconds);
+    each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
+      const std::string_view comm = c.communicator->comm;
+      for (const RankText& r : c.ranks) {
+        if (r.own.by_gpu)
+          emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
+               r.rank->queue_seconds);
+      }
+      if (c.communicator->folded_queue_seconds > 0)
+        emit({cluster, job_id, comm, "", ""}, c.communicator->folded_queue_seconds);
     });
     family(Metric::kCommunicatorOperations);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
-      if (!r.unique_by_gpu) return;
+      if (!r.own.by_gpu) return;
       const auto stage = [&](std::string_view stage_name, std::uint64_t count) {
         emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view(), stage_name}, count);
       };
@@ -402,13 +351,13 @@ class Visit {
     });
     family(Metric::kCommunicatorInflight);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
-      if (r.unique_by_gpu)
+      if (r.own.by_gpu)
         emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
              r.rank->inflight_seconds);
     });
     family(Metric::kCommunicatorOldestSignature);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
-      if (!r.unique_by_rank) return;
+      if (!r.own.by_rank) return;
       const bool p2p = (r.rank->progress_flags & wire::kProgressOldestIsP2p) != 0;
       emit({cluster, job_id, comm, r.rank_label.view()},
            p2p ? std::uint64_t{0} : r.rank->oldest_signature);
@@ -447,87 +396,91 @@ class Visit {
   void telemetry() {
     family(Metric::kOperationsUnobserved);
     each_job([&](auto cluster, auto job_id, const JobText& text) {
-      std::uint64_t unknown = 0;
-      for (std::size_t i = 1; i < text.job->unobserved.size(); ++i) {
-        if (i < wire::kNamedUntimedReasons) {
-          emit({cluster, job_id, name(static_cast<wire::UntimedReason>(i))},
-               text.job->unobserved[i]);
-        } else {
-          unknown += text.job->unobserved[i];
-        }
+      for (std::size_t i = 1; i < wire::kNamedUntimedReasons; ++i) {
+        emit({cluster, job_id, name(static_cast<wire::UntimedReason>(i))}, text.job->unobserved[i]);
       }
-      if (unknown > 0) emit({cluster, job_id, "unknown"}, unknown);
+      const std::uint64_t unnamed = unnamed_untimed(*text.job);
+      if (unnamed > 0) emit({cluster, job_id, "unknown"}, unnamed);
       emit({cluster, job_id, "lost_in_transit"}, text.job->lost_operations);
     });
     family(Metric::kOperationsMissing);
-    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
-      if (r.unique_by_gpu)
-        emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
-             missing_operations(*r.rank));
+    each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
+      const std::string_view comm = c.communicator->comm;
+      for (const RankText& r : c.ranks) {
+        if (r.own.by_gpu)
+          emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
+               missing_operations(*r.rank));
+      }
+      if (c.communicator->folded_missing > 0)
+        emit({cluster, job_id, comm, "", ""}, c.communicator->folded_missing);
     });
     family(Metric::kTelemetryCoverage);
     each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
       if (const std::optional<double> ratio = coverage(*c.communicator))
         emit({cluster, job_id, c.communicator->comm}, *ratio);
     });
+    family(Metric::kJobSeries);
+    each_job([&](auto cluster, auto job_id, const JobText& text) {
+      emit({cluster, job_id}, text.series);
+    });
+    family(Metric::kJobFoldStep);
+    each_job([&](auto cluster, auto job_id, const JobText& text) {
+      emit({cluster, job_id}, static_cast<std::uint64_t>(text.job->fold));
+    });
   }
 
   void plugin() {
     family(Metric::kPluginInfo);
     each_process([&](auto cluster, auto job_id, const ProcessText& p) {
-      const ProcessSnapshot& n = *p.newest;
-      emit({cluster, job_id, p.pid.view(), n.plugin_version, NcclVersion(n.nccl_version).view(),
+      if (!p.totals.pid) return;
+      const ProcessSnapshot& n = *p.totals.newest;
+      emit({cluster, job_id, p.pid(), n.plugin_version, NcclVersion(n.nccl_version).view(),
             Number::unless_zero(n.interface_version).view(),
             n.books_seen ? Mask(n.books.mask).view() : ""},
            kOne);
     });
-    const auto per_process = [&](Metric metric, auto value) {
+    const auto totals = [&](Metric metric, auto value) {
       family(metric);
       each_process([&](auto cluster, auto job_id, const ProcessText& p) {
-        if (p.books_seen) emit({cluster, job_id, p.pid.view()}, value(p));
+        if (p.totals.books_seen) emit({cluster, job_id, p.pid()}, value(p.totals));
       });
     };
-    per_process(Metric::kPluginEventsSeen, [](const ProcessText& p) { return p.seen; });
-    per_process(Metric::kPluginEventsRecorded, [](const ProcessText& p) { return p.recorded; });
+    totals(Metric::kPluginEventsSeen, [](const ProcessTotals& p) { return p.sums.seen; });
+    totals(Metric::kPluginEventsRecorded, [](const ProcessTotals& p) { return p.sums.recorded; });
     family(Metric::kPluginEventsDropped);
     each_process([&](auto cluster, auto job_id, const ProcessText& p) {
-      if (!p.books_seen) return;
-      std::uint64_t unknown = 0;
-      for (std::size_t i = 0; i < p.dropped.size(); ++i) {
-        if (i < wire::kNamedDropReasons) {
-          emit({cluster, job_id, p.pid.view(), name(static_cast<wire::DropReason>(i))},
-               p.dropped[i]);
-        } else {
-          unknown += p.dropped[i];
-        }
+      if (!p.totals.books_seen) return;
+      for (std::size_t i = 0; i < wire::kNamedDropReasons; ++i) {
+        emit({cluster, job_id, p.pid(), name(static_cast<wire::DropReason>(i))},
+             p.totals.sums.dropped[i]);
       }
-      if (unknown > 0) emit({cluster, job_id, p.pid.view(), "unknown"}, unknown);
+      const std::uint64_t unnamed = p.totals.dropped_unnamed();
+      if (unnamed > 0) emit({cluster, job_id, p.pid(), "unknown"}, unnamed);
     });
     const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
-    per_process(Metric::kPluginEventsOpen, [](const ProcessText& p) { return p.open; });
-    per_process(Metric::kPluginRecordsWritten, [](const ProcessText& p) { return p.written; });
-    per_process(Metric::kPluginRecordsReceived, [](const ProcessText& p) { return p.received; });
-    per_process(Metric::kPluginRecordsEarlier, [](const ProcessText& p) { return p.earlier; });
-    per_process(Metric::kPluginRecordsLost, [](const ProcessText& p) { return p.lost; });
-    per_process(Metric::kPluginBooksBalanced,
-                [](const ProcessText& p) { return std::uint64_t{p.balanced ? 1u : 0u}; });
-    per_process(Metric::kPluginCallbacks, [](const ProcessText& p) { return p.callbacks; });
-    per_process(Metric::kPluginCallbackSeconds,
-                [&](const ProcessText& p) { return seconds(p.callback_ns); });
-    per_process(Metric::kPluginSenderSeconds,
-                [&](const ProcessText& p) { return seconds(p.sender_ns); });
+    totals(Metric::kPluginEventsOpen, [](const ProcessTotals& p) { return p.open; });
+    totals(Metric::kPluginRecordsWritten, [](const ProcessTotals& p) { return p.sums.written; });
+    totals(Metric::kPluginRecordsReceived, [](const ProcessTotals& p) { return p.sums.received; });
+    totals(Metric::kPluginRecordsEarlier, [](const ProcessTotals& p) { return p.sums.earlier; });
+    totals(Metric::kPluginRecordsLost, [](const ProcessTotals& p) { return p.sums.lost; });
+    totals(Metric::kPluginBooksBalanced,
+           [](const ProcessTotals& p) { return std::uint64_t{p.balanced ? 1u : 0u}; });
+    totals(Metric::kPluginCallbacks, [](const ProcessTotals& p) { return p.sums.callbacks; });
+    totals(Metric::kPluginCallbackSeconds,
+           [&](const ProcessTotals& p) { return seconds(p.sums.callback_ns); });
+    totals(Metric::kPluginSenderSeconds,
+           [&](const ProcessTotals& p) { return seconds(p.sums.sender_ns); });
     family(Metric::kPluginOverhead);
     each_process([&](auto cluster, auto job_id, const ProcessText& p) {
-      const ProcessSnapshot& n = *p.newest;
-      if (!n.books_seen || n.start_time_ns == 0 || n.books.time_ns <= n.start_time_ns) return;
-      emit({cluster, job_id, p.pid.view()},
-           static_cast<double>(n.books.callback_ns) /
-               static_cast<double>(n.books.time_ns - n.start_time_ns));
+      if (!p.totals.shows_overhead()) return;
+      const ProcessSnapshot& n = *p.totals.newest;
+      emit({cluster, job_id, p.pid()}, static_cast<double>(n.books.callback_ns) /
+                                           static_cast<double>(n.books.time_ns - n.start_time_ns));
     });
     family(Metric::kPluginGovernor);
     each_process([&](auto cluster, auto job_id, const ProcessText& p) {
-      if (p.newest->books_seen)
-        emit({cluster, job_id, p.pid.view()}, std::uint64_t{p.newest->books.governor});
+      if (p.totals.shows_state())
+        emit({cluster, job_id, p.pid()}, std::uint64_t{p.totals.newest->books.governor});
     });
   }
 
@@ -555,9 +508,7 @@ class Visit {
     family(Metric::kAgentQuotaExceeded);
     for (std::size_t i = 0; i < kQuotaCount; ++i)
       emit({name(static_cast<Quota>(i))}, a.quota_exceeded[i]);
-    agent_value(Metric::kAgentSeries, counts_.job_series);
-    agent_value(Metric::kAgentSeriesLimit, a.series_limit);
-    agent_value(Metric::kAgentSeriesFolded, a.folded_series);
+    series();
     if (snapshot_.realtime_ns > 0) {
       const auto age_ns = std::max<std::int64_t>(0, self_.now_ns - snapshot_.realtime_ns);
       agent_value(Metric::kAgentSnapshotAge, static_cast<double>(age_ns) * 1e-9);
@@ -566,6 +517,26 @@ class Visit {
     agent_value(Metric::kAgentScrapeSeconds, self_.scrape_cpu_seconds);
     agent_value(Metric::kAgentCpuSeconds, self_.cpu_seconds);
     agent_value(Metric::kAgentResidentMemory, self_.resident_bytes);
+  }
+
+  void series() {
+    const AgentStats& a = snapshot_.agent;
+    std::uint64_t all = 0;
+    std::uint64_t folded = 0;
+    for (const JobText& text : jobs_) {
+      all += text.series;
+      folded += text.job->folded;
+    }
+    agent_value(Metric::kAgentSeries, all);
+    family(Metric::kAgentSeriesLimit);
+    emit({"job"}, a.series_per_job);
+    emit({"principal"}, a.series_per_principal);
+    emit({"agent"}, a.series_limit);
+    agent_value(Metric::kAgentSeriesFolded, folded);
+    family(Metric::kAgentFolds);
+    for (std::size_t step = 1; step < kFoldSteps; ++step) {
+      emit({kFoldStepNames[step]}, a.folds[step]);
+    }
   }
 
   void decode_errors() {

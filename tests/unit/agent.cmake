@@ -10,6 +10,11 @@ ncclscope_test(agent_core_test
   LINK ncclscope_agent_aggregate
   LABELS unit sanitize)
 
+ncclscope_test(agent_series_test
+  SOURCES unit/agent/series_test.cc
+  LINK ncclscope_agent_aggregate ncclscope_agent_export
+  LABELS unit sanitize)
+
 ncclscope_test(agent_slurm_test
   SOURCES unit/agent/job_table_test.cc
   LINK ncclscope_agent_identity

@@ -426,7 +426,8 @@ TEST(Aggregator, FoldsCommunicatorsBeyondTheLimitIntoOther) {
     for (const auto& row : c.sums) operations += row.operations_by_timing[1];
   }
   EXPECT_EQ(operations, 10u) << "folding keeps sums right";
-  EXPECT_EQ(s->agent.folded_series, 7u);
+  EXPECT_EQ(s->jobs[0].folded, 7u);
+  EXPECT_EQ(rig.aggregator.folded(), 7u);
 }
 
 TEST(Aggregator, RefusesSessionsBeyondTheLimitOfJobs) {
@@ -471,8 +472,8 @@ TEST(Aggregator, StaysWithinBoundsWhateverTheRecordsSay) {
   }
   const SnapshotPtr snapshot = rig.snapshot();
   const CommunicatorSnapshot& c = only_communicator(snapshot);
-  EXPECT_LE(c.sums.size(), OperationSums::kMaxRows);
-  EXPECT_GT(snapshot->agent.folded_series, 0u);
+  EXPECT_LE(count_series(snapshot->jobs[0]).total(), SeriesLimits{}.job);
+  EXPECT_GT(snapshot->jobs[0].folded, 0u);
   std::uint64_t operations = 0;
   for (const auto& row : c.sums) {
     for (const std::uint64_t n : row.operations_by_timing) operations += n;
@@ -481,7 +482,9 @@ TEST(Aggregator, StaysWithinBoundsWhateverTheRecordsSay) {
 }
 
 TEST(Aggregator, TakesAnyCommunicatorIdButBoundsHowManyLiveAtOnce) {
-  Rig rig;
+  Aggregator::Options options;
+  options.series = {100'000, 100'000, 100'000};
+  Rig rig(options);
   auto plugin = rig.open(9);
   EXPECT_TRUE(plugin->feed(PacketBuilder()
                                .init(make_init(0xFFFE, 5, 0, 2))

@@ -187,6 +187,8 @@ Snapshot golden_snapshot() {
   s.agent.records = 20'000;
   s.agent.quota_exceeded = {1, 2, 3, 4, 5, 6};
   s.agent.decode_errors = {{"no_hello", 1}, {"bad_magic", 2}};
+  s.agent.series_per_job = 4'000;
+  s.agent.series_per_principal = 20'000;
   s.agent.series_limit = 50'000;
   return s;
 }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counts what agent/export/visit.cc writes, without writing it; a test compares the two.
+#include "agent/aggregate/series.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "agent/aggregate/books.h"
+#include "proto/wire/names.h"
+
+namespace ncclscope::agent {
+namespace {
+
+// Families of which a row or a rank has one series each.
+constexpr std::uint64_t kPerTiming = 2;          // operations, bytes
+constexpr std::uint64_t kPerTimedRow = 2;        // bus bytes, busy seconds
+constexpr std::uint64_t kPerRankByRank = 2;      // state, signature
+constexpr std::uint64_t kPerRankByGpu = 6;       // queue, inflight, operations by stage, missing
+constexpr std::uint64_t kPerRankSums = 3;        // seconds, operations, bus bytes
+constexpr std::uint64_t kPerNetworkRow = 5;      // three phases, bytes, operations
+constexpr std::uint64_t kPerProcessTotals = 11;  // seen, recorded, open, four of records, balanced,
+                                                 // callbacks, two times
+constexpr std::uint64_t kPerJob = 3;             // info, series, fold step
+
+void add(ProcessTotals& to, const ProcessSnapshot& process) {
+  if (!process.books_seen) return;
+  to.books_seen = true;
+  to.sums.add(process_sums(process.books, process));
+  to.open += process.books.open;
+  to.balanced = to.balanced && check_books(process).balanced();
+}
+
+std::uint64_t plugin_series(const ProcessTotals& p) {
+  std::uint64_t count = 0;
+  if (p.pid) ++count;  // info
+  if (p.books_seen) count += kPerProcessTotals + wire::kNamedDropReasons;
+  if (p.dropped_unnamed() > 0) ++count;
+  if (p.shows_state()) ++count;     // governor
+  if (p.shows_overhead()) ++count;  // overhead ratio
+  return count;
+}
+
+}  // namespace
+
+RankSeries RankSeriesRule::next(const RankSnapshot& rank) {
+  RankSeries out;
+  if (rank.rank >= 0) return out;
+  out.by_rank = !std::exchange(unknown_seen_, true);
+  out.by_gpu = gpus_seen_.insert(std::max(rank.gpu, -1)).second;
+  out.by_pid = pids_seen_.emplace(std::max(rank.gpu, -1), rank.pid).second;
+  return out;
+}
+
+std::uint64_t ProcessTotals::dropped_unnamed() const {
+  std::uint64_t sum = 0;
+  for (std::size_t i = wire::kNamedDropReasons; i < sums.dropped.size(); ++i) {
+    sum += sums.dropped[i];
+  }
+  return sum;
+}
+
+std::vector<ProcessTotals> process_totals(const JobSnapshot& job) {
+  std::vector<ProcessTotals> out;
+  if (job.fold >= FoldStep::kProcess) {
+    ProcessTotals& all = out.emplace_back();
+    if (job.forgotten) {
+      all.books_seen = true;
+      all.sums = *job.forgotten;
+    }
+    for (const ProcessSnapshot& process : job.processes) add(all, process);
+    return out;
+  }
+  out.reserve(job.processes.size());
+  std::unordered_map<std::int64_t, std::size_t> by_pid;
+  for (const ProcessSnapshot& process : job.processes) {
+    const auto [it, fresh] = by_pid.emplace(process.pid, out.size());
+    if (fresh) {
+      ProcessTotals& made = out.emplace_back();
+      made.newest = &process;
+      made.pid = process.pid;
+    }
+    ProcessTotals& totals = out[it->second];
+    if (process.connected || !totals.newest->connected) totals.newest = &process;
+    add(totals, process);
+  }
+  return out;
+}
+
+std::vector<NetworkRow> network_rows(const JobSnapshot& job) {
+  std::vector<NetworkRow> out = job.network;
+  for (NetworkRow& row : out) row.gpu = std::max(row.gpu, -1);
+  std::sort(out.begin(), out.end(), [](const NetworkRow& a, const NetworkRow& b) {
+    return std::pair(a.gpu, a.is_send) < std::pair(b.gpu, b.is_send);
+  });
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (kept > 0 && out[kept - 1].gpu == out[i].gpu && out[kept - 1].is_send == out[i].is_send) {
+      for (std::size_t p = 0; p < 3; ++p) out[kept - 1].phase_seconds[p] += out[i].phase_seconds[p];
+      out[kept - 1].bytes += out[i].bytes;
+      out[kept - 1].operations += out[i].operations;
+    } else {
+      out[kept++] = out[i];
+    }
+  }
+  out.resize(kept);
+  return out;
+}
+
+std::uint64_t unnamed_untimed(const JobSnapshot& job) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = wire::kNamedUntimedReasons; i < job.unobserved.size(); ++i) {
+    sum += job.unobserved[i];
+  }
+  return sum;
+}
+
+void count_series(const CommunicatorSnapshot& communicator, SeriesCount& count) {
+  for (const OperationSumsRow& row : communicator.sums) {
+    for (const std::uint64_t operations : row.operations_by_timing) {
+      if (operations > 0) count.counters += kPerTiming;
+    }
+    if (row.timed_operations > 0) count.counters += kPerTimedRow;
+  }
+  RankSeriesRule rule;
+  for (const RankSnapshot& rank : communicator.ranks) {
+    const RankSeries own = rule.next(rank);
+    if (own.by_pid) ++count.ranks;  // info
+    if (own.by_rank) count.ranks += kPerRankByRank;
+    if (own.by_gpu) count.ranks += kPerRankByGpu;
+  }
+  if (communicator.folded_queue_seconds > 0) ++count.ranks;
+  if (communicator.folded_missing > 0) ++count.ranks;
+  count.rank_sums += kPerRankSums * communicator.rank_sums.size();
+  if (communicator.comm != kOtherCommunicator) ++count.communicators;  // info
+  if (coverage(communicator)) ++count.communicators;
+}
+
+SeriesCount count_series(const JobSnapshot& job) {
+  SeriesCount count;
+  // Reasons are shown from 0 on, so that the first one is seen as an increase; and what was lost.
+  count.job = kPerJob + (wire::kNamedUntimedReasons - 1) + 1;
+  if (unnamed_untimed(job) > 0) ++count.job;
+  for (const CommunicatorSnapshot& communicator : job.communicators) {
+    count_series(communicator, count);
+  }
+  count.durations = kSeriesPerHistogram * job.durations.size();
+  count.network = kPerNetworkRow * network_rows(job).size();
+  for (const ProcessTotals& p : process_totals(job)) count.plugin += plugin_series(p);
+  return count;
+}
+
+}  // namespace ncclscope::agent

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which series a job has: the one place that counts them, for the budget and for what the agent
+// says of itself, and the rules that the exposition shares with the count.
+//   Thread: any; reads an immutable snapshot.   Cost: some nanoseconds per row.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "agent/aggregate/snapshot.h"
+
+namespace ncclscope::agent {
+
+/// How labels spell what may be folded.
+[[nodiscard]] inline std::string_view shown_name(model::Function f) {
+  return f == kOtherFunction ? "other" : name(f);
+}
+[[nodiscard]] inline std::string_view shown_name(model::Algorithm a) {
+  return a == kOtherAlgorithm ? "other" : name(a);
+}
+[[nodiscard]] inline std::string_view shown_name(model::Protocol p) {
+  return p == kOtherProtocol ? "other" : name(p);
+}
+
+/// Lines of one histogram: buckets, +Inf, _sum, _count.
+inline constexpr std::uint64_t kSeriesPerHistogram = kDurationBounds + 3;
+
+/// A job that is folded as far as it can be has at most so many series.
+inline constexpr std::uint64_t kLeastSeriesOfAJob = 160;
+
+/// Which series of a rank's are its own. Where NCCL did not tell the rank, two ranks of a
+/// communicator can have equal labels: only the first of them has the series concerned.
+struct RankSeries {
+  bool by_rank = true;
+  bool by_gpu = true;
+  bool by_pid = true;
+};
+
+/// Sees the ranks of one communicator in their order.
+class RankSeriesRule {
+ public:
+  RankSeries next(const RankSnapshot& rank);
+
+ private:
+  bool unknown_seen_ = false;
+  std::set<std::int32_t> gpus_seen_;
+  std::set<std::pair<std::int32_t, std::int64_t>> pids_seen_;
+};
+
+/// Totals of the processes that share the label `pid`: those of one pid (the plugin loaded anew),
+/// or all of them where the job is folded that far.
+struct ProcessTotals {
+  const ProcessSnapshot* newest = nullptr;  // null: processes of which none is remembered
+  std::optional<std::int64_t> pid;          // none: "other"
+  bool books_seen = false;
+  ProcessSums sums;
+  std::uint64_t open = 0;
+  bool balanced = true;  // the books of each
+
+  /// Sum of the reasons without a name.
+  [[nodiscard]] std::uint64_t dropped_unnamed() const;
+  /// One process's own state is shown, not a sum over several.
+  [[nodiscard]] bool shows_state() const { return pid && newest->books_seen; }
+  [[nodiscard]] bool shows_overhead() const {
+    return shows_state() && newest->start_time_ns != 0 &&
+           newest->books.time_ns > newest->start_time_ns;
+  }
+};
+/// Those of one process; `session` is what both the live session and a snapshot call its books.
+template <typename Session>
+[[nodiscard]] ProcessSums process_sums(const wire::Books& books, const Session& session) {
+  ProcessSums sums;
+  sums.seen = books.seen;
+  sums.recorded = books.recorded;
+  sums.callbacks = books.callbacks;
+  sums.callback_ns = books.callback_ns;
+  sums.sender_ns = books.sender_cpu_ns;
+  for (std::size_t i = 0; i < sums.dropped.size(); ++i) sums.dropped[i] = books.dropped[i];
+  sums.written = books.records_written;
+  sums.received = session.records_received;
+  sums.earlier = session.records_before;
+  sums.lost = session.records_lost;
+  return sums;
+}
+[[nodiscard]] std::vector<ProcessTotals> process_totals(const JobSnapshot& job);
+
+/// Network rows as shown: rows with equal labels are added up.
+[[nodiscard]] std::vector<NetworkRow> network_rows(const JobSnapshot& job);
+
+[[nodiscard]] std::uint64_t unnamed_untimed(const JobSnapshot& job);
+
+/// Series of a job by kind.
+struct SeriesCount {
+  std::uint64_t job = 0;            // job_info, reasons of missing times, its series and fold step
+  std::uint64_t counters = 0;       // operations, bytes, bus bytes, busy seconds of communicators
+  std::uint64_t durations = 0;      // histograms
+  std::uint64_t ranks = 0;          // rank_info, rank_state, progress and queue
+  std::uint64_t rank_sums = 0;      // rank_collective_*, rank_p2p_*
+  std::uint64_t communicators = 0;  // communicator_info, coverage
+  std::uint64_t network = 0;
+  std::uint64_t plugin = 0;
+
+  [[nodiscard]] std::uint64_t total() const {
+    return job + counters + durations + ranks + rank_sums + communicators + network + plugin;
+  }
+};
+/// Adds those of one communicator.
+void count_series(const CommunicatorSnapshot& communicator, SeriesCount& count);
+[[nodiscard]] SeriesCount count_series(const JobSnapshot& job);
+
+}  // namespace ncclscope::agent
