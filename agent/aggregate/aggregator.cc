@@ -196,6 +196,26 @@ Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const Session
   return jobs_.emplace(std::move(key), std::move(job)).first->second.get();
 }
 
+void Aggregator::refresh_jobs() {
+  const auto learn = [](std::string& label, std::string& now) {
+    if (!now.empty()) label = std::move(now);
+  };
+  for (auto& [key, job] : jobs_) {
+    for (const auto& process : job->processes) {
+      const SessionState* session = process->session;
+      if (session == nullptr || process->gone) continue;
+      JobIdentity now = resolver_.resolve(session->peer, session->claims).job;
+      JobIdentity& known = job->identity;
+      learn(known.user, now.user);
+      learn(known.partition, now.partition);
+      learn(known.account, now.account);
+      learn(known.job_name, now.job_name);
+      known.run = std::max(known.run, now.run);
+      break;  // all of them are of that job
+    }
+  }
+}
+
 bool Aggregator::session_opened(SessionState& session) {
   now_ns_ = clock_.monotonic_ns();
   if (session.process == nullptr) {

@@ -78,6 +78,12 @@ class Aggregator final : public RecordSink {
   void tick();
   /// Flushes all plans whatever their age (before the last snapshot).
   void flush_all();
+  /// What the resolver has learned of jobs since they began: their labels are completed, never
+  /// emptied. job_id stays.
+  void refresh_jobs();
+  /// Shown in the next snapshots.
+  void set_squeue_failures(std::uint64_t failures) { squeue_failures_ = failures; }
+
   /// The picture of now. `stats` and `quotas` are the way in's counters.
   [[nodiscard]] SnapshotPtr build(const IngestStats& stats, const QuotaCounts& quotas = {});
 
@@ -157,6 +163,7 @@ class Aggregator final : public RecordSink {
   std::uint64_t communicators_made_ = 0;
   std::uint64_t jobs_refused_ = 0;
   std::uint64_t identity_mismatches_ = 0;
+  std::uint64_t squeue_failures_ = 0;
   std::uint64_t generation_ = 0;
   std::uint64_t now_ns_ = 0;        // of the frame being handled
   std::uint64_t send_time_ns_ = 0;  // of the frame being handled, on the sender's clock

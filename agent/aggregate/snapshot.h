@@ -213,6 +213,7 @@ struct AgentStats {
   std::array<std::uint64_t, kFoldSteps> folds{};  // of rows, processes, communicators, by step
   std::uint64_t jobs_refused = 0;                 // sessions refused because a limit was reached
   std::uint64_t identity_mismatches = 0;
+  std::uint64_t squeue_failures = 0;
 };
 
 struct Snapshot {

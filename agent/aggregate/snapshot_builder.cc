@@ -213,6 +213,7 @@ SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quota
   agent.folds = folds_;
   agent.jobs_refused = jobs_refused_;
   agent.identity_mismatches = identity_mismatches_;
+  agent.squeue_failures = squeue_failures_;
   return snapshot;
 }
 

@@ -26,6 +26,7 @@
 #include "agent/identity/job_resolver.h"
 #include "agent/identity/job_table.h"
 #include "agent/identity/peer_prover.h"
+#include "agent/identity/squeue.h"
 #include "agent/ingest/listener.h"
 #include "agent/ingest/reactor_gateway.h"
 #include "agent/ingest/session.h"
@@ -77,6 +78,17 @@ Aggregator::Options aggregator_options(const Config& config, std::uint64_t insta
   return options;
 }
 
+SqueuePoller::Options squeue_options(const Config& config) {
+  const std::string node = config.node.empty() ? host_name() : config.node;
+  SqueuePoller::Options options;
+  options.command = command_words(config.squeue_command, node.substr(0, node.find('.')));
+  options.interval =
+      std::chrono::seconds(static_cast<std::int64_t>(config.squeue_interval_seconds));
+  options.minimum_pause = options.interval / 4;
+  options.timeout = std::chrono::seconds(static_cast<std::int64_t>(config.squeue_timeout_seconds));
+  return options;
+}
+
 }  // namespace
 
 const char* agent_version() {
@@ -100,10 +112,14 @@ struct Agent::Parts {
     watch_memory();
     ingest.tick();
     aggregator.tick();
-    slurm_jobs.tick();
+    refresh_jobs();
   }
+  void refresh_jobs();
   void watch_memory();
-  void publish() { store.publish(aggregator.build(ingest.stats(), ingest.quotas().counts())); }
+  void publish() {
+    if (squeue) aggregator.set_squeue_failures(squeue->failures());
+    store.publish(aggregator.build(ingest.stats(), ingest.quotas().counts()));
+  }
   void shut_down();
   void apply(const Config& next);
   Status write_ready_file() const;
@@ -123,6 +139,8 @@ struct Agent::Parts {
   std::unique_ptr<Listener> listener;
   std::unique_ptr<ReactorGateway> gateway;
   std::unique_ptr<JobReports> job_reports;
+  std::unique_ptr<SqueuePoller> squeue;
+  std::uint64_t jobs_generation = 0;  // of slurm_jobs, as of the last refresh
   std::string http_address;
   HttpRouter router;
   std::unique_ptr<MetricsEndpoint> metrics;
@@ -149,6 +167,15 @@ void Agent::Parts::watch_memory() {
   }
   ingest.set_memory_full(full);
   aggregator.set_memory_full(full);
+}
+
+/// What SLURM has told since the last tick reaches jobs that are shown already.
+void Agent::Parts::refresh_jobs() {
+  slurm_jobs.tick();
+  if (slurm_jobs.take_missed() && squeue) squeue->ask();
+  if (std::exchange(jobs_generation, slurm_jobs.generation()) == slurm_jobs.generation()) return;
+  aggregator.refresh_jobs();
+  (void)slurm_jobs.take_missed();  // that was us
 }
 
 /// On the reactor: nothing new comes in, what is queued is taken, and senders learn what was
@@ -208,6 +235,7 @@ Agent::Agent(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Agent::~Agent() {
   Parts& p = *parts_;
+  p.squeue.reset();
   p.gateway->close();
   p.tail.close();
   if (p.api) p.api->stop(kApiStopLimit);
@@ -300,6 +328,12 @@ Status Agent::start_servers() {
         options, {&p.store, &p.tail, p.gateway.get(), p.gateway.get(), p.job_reports.get()});
     if (!api.ok()) return api.status();
     p.api = std::move(api).value();
+  }
+  if (!p.config.squeue_command.empty()) {
+    p.squeue = std::make_unique<SqueuePoller>(
+        p.clock, squeue_options(p.config), [&p](std::vector<QueuedJob> jobs) {
+          p.reactor->post([&p, jobs = std::move(jobs)] { p.slurm_jobs.set_queue(jobs); });
+        });
   }
   if (Status s = p.write_ready_file(); !s.ok()) return s;
   log_info(concat("ready: version ", agent_version(), ", socket ", p.config.socket, ", http ",

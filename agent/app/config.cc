@@ -42,6 +42,13 @@ const std::array kKeys = {
               "how long series stay after the last process of a job has left"},
     ConfigKey{"max_slurm_jobs", &Config::max_slurm_jobs, 1, 1'000'000, false,
               "SLURM jobs remembered from prolog and squeue"},
+    ConfigKey{"squeue_command", &Config::squeue_command, 0, 0, false,
+              "program and arguments that print this node's jobs, such as /usr/bin/squeue --json "
+              "--nodelist=%N (%N: node's name, up to its first dot); empty: none"},
+    ConfigKey{"squeue_interval_seconds", &Config::squeue_interval_seconds, 1, 86'400, false,
+              "how often squeue_command runs; after a quarter of that if a new job is not known"},
+    ConfigKey{"squeue_timeout_seconds", &Config::squeue_timeout_seconds, 1, 600, false,
+              "after how long squeue_command is killed"},
     ConfigKey{"snapshot_interval_ms", &Config::snapshot_interval_ms, 10, 60'000, false,
               "how often what readers see is renewed"},
     ConfigKey{"tail_records", &Config::tail_records, 1, 16'777'216, false,
@@ -156,6 +163,11 @@ Status check(const Config& config) {
       return Status::invalid(concat(name, " = '", path, "' has ", path.size(),
                                     " bytes; a Unix socket's path has at most ", kMaxSocketPath));
     }
+  }
+  if (!config.squeue_command.empty() && config.squeue_command.front() != '/') {
+    return Status::invalid(concat("squeue_command = '", config.squeue_command,
+                                  "' must begin with the program's full path, such as "
+                                  "/usr/bin/squeue"));
   }
   if (config.socket.empty()) return Status::invalid("socket must not be empty");
   if (config.socket == config.api_socket) {

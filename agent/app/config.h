@@ -33,6 +33,9 @@ struct Config {
   std::string pods_log_root = "/var/log/pods";
   std::uint64_t grace_seconds = 300;
   std::uint64_t max_slurm_jobs = 4096;
+  std::string squeue_command;  // empty: squeue is not asked
+  std::uint64_t squeue_interval_seconds = 60;
+  std::uint64_t squeue_timeout_seconds = 10;
   std::uint64_t snapshot_interval_ms = 1000;
   std::uint64_t tail_records = 65'536;
   std::uint64_t max_connections = 4096;

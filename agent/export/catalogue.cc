@@ -245,6 +245,11 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
     {M::kAgentIdentityMismatches, G::kAgent, "ncclscope_agent_identity_mismatches_total", kCounter,
      "", labels(), "Sessions whose claimed job was not the one the kernel proved. The kernel wins.",
      "0.1"},
+    {M::kAgentSqueueFailures, G::kAgent, "ncclscope_agent_squeue_failures_total", kCounter, "",
+     labels(),
+     "Runs of squeue_command that failed: not started, exit status, time limit, or an answer that "
+     "is no list of jobs.",
+     "0.1"},
     {M::kAgentFrames, G::kAgent, "ncclscope_agent_frames_total", kCounter, "", labels(),
      "Frames received from plugins.", "0.1"},
     {M::kAgentReceivedBytes, G::kAgent, "ncclscope_agent_received_bytes_total", kCounter, "bytes",

@@ -89,6 +89,7 @@ enum class Metric : std::uint8_t {
   kAgentConnectionsRefused,
   kAgentSessionsRefused,
   kAgentIdentityMismatches,
+  kAgentSqueueFailures,
   kAgentFrames,
   kAgentReceivedBytes,
   kAgentRecords,

@@ -500,6 +500,7 @@ class Visit {
     agent_value(Metric::kAgentConnectionsRefused, a.refused_connections);
     agent_value(Metric::kAgentSessionsRefused, a.jobs_refused);
     agent_value(Metric::kAgentIdentityMismatches, a.identity_mismatches);
+    agent_value(Metric::kAgentSqueueFailures, a.squeue_failures);
     agent_value(Metric::kAgentFrames, a.frames);
     agent_value(Metric::kAgentReceivedBytes, a.bytes_received);
     agent_value(Metric::kAgentRecords, a.records);

@@ -36,6 +36,7 @@ bool different_owner(const JobFacts& a, const JobFacts& b) {
 
 std::optional<JobFacts> JobTable::find(std::string_view slurm_job_id) const {
   const auto it = jobs_.find(slurm_job_id);
+  if (it == jobs_.end() || !it->second.in_queue) missed_ = true;
   if (it == jobs_.end()) return std::nullopt;
   const Entry& e = it->second;
   JobFacts facts = e.reported;
@@ -98,11 +99,10 @@ void JobTable::set_queue(const std::vector<QueuedJob>& jobs) {
 
 void JobTable::tick() {
   const std::uint64_t now = clock_.monotonic_ns();
-  const std::size_t forgotten = std::erase_if(jobs_, [&](const auto& job) {
+  std::erase_if(jobs_, [&](const auto& job) {
     const Entry& e = job.second;
     return e.ended && !e.in_queue && now - e.ended_ns >= options_.grace_ns;
   });
-  if (forgotten > 0) ++generation_;
 }
 
 JobTable::Entry& JobTable::entry(std::string_view slurm_job_id) {
@@ -133,8 +133,7 @@ void JobTable::begin_run(Entry& e) const {
   e.left_queue = false;
 }
 
-void JobTable::end_run(Entry& e) {
-  ++generation_;
+void JobTable::end_run(Entry& e) const {
   e.ended = true;
   e.ended_ns = clock_.monotonic_ns();
 }

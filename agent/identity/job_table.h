@@ -37,6 +37,8 @@ class JobTable final : public JobDirectory {
   JobTable(const Clock& clock, const Options& options) : clock_(clock), options_(options) {}
 
   [[nodiscard]] std::optional<JobFacts> find(std::string_view slurm_job_id) const override;
+  /// Whether since the last call somebody asked for a job that squeue has not listed.
+  [[nodiscard]] bool take_missed() { return std::exchange(missed_, false); }
 
   /// The prolog ran. Told once more while the job runs, it adds what was not known. After end() it
   /// is the job's next run, even if `facts` does not tell how often it was restarted. Returns the
@@ -53,7 +55,7 @@ class JobTable final : public JobDirectory {
   void set_grace_ns(std::uint64_t grace_ns) { options_.grace_ns = grace_ns; }
 
   [[nodiscard]] std::size_t size() const { return jobs_.size(); }
-  /// Changes whenever an answer of find() may have changed.
+  /// Changes whenever find() may have learned something (not when a job is forgotten).
   [[nodiscard]] std::uint64_t generation() const { return generation_; }
 
  private:
@@ -70,12 +72,13 @@ class JobTable final : public JobDirectory {
   Entry& entry(std::string_view slurm_job_id);
   void make_room();
   void begin_run(Entry& e) const;
-  void end_run(Entry& e);
+  void end_run(Entry& e) const;
 
   const Clock& clock_;
   Options options_;
   Jobs jobs_;
   std::uint64_t generation_ = 0;
+  mutable bool missed_ = false;
   LogLimiter full_;
 };
 

@@ -206,7 +206,24 @@ TEST(JobTable, GenerationTellsOfChanges) {
   t.jobs.start("7", facts("ada"));
   EXPECT_TRUE(changes());
   t.jobs.end("7");
-  EXPECT_TRUE(changes());
+  t.jobs.set_queue({});
+  t.clock.advance_ms(60'000);
+  t.jobs.tick();
+  EXPECT_FALSE(t.jobs.find("7"));
+  EXPECT_FALSE(changes()) << "forgetting teaches nothing";
+}
+
+TEST(JobTable, TellsThatSomebodyAskedForAJobThatIsNotInTheQueue) {
+  Table t;
+  t.jobs.set_queue({{"7", facts("ada")}});
+  t.jobs.start("8", facts("bob"));
+  (void)t.jobs.find("7");
+  EXPECT_FALSE(t.jobs.take_missed());
+  (void)t.jobs.find("8");
+  EXPECT_TRUE(t.jobs.take_missed());
+  EXPECT_FALSE(t.jobs.take_missed());
+  (void)t.jobs.find("9");
+  EXPECT_TRUE(t.jobs.take_missed());
 }
 
 }  // namespace
