@@ -18,6 +18,7 @@ check=(
   python3 python3-prometheus-client                           # repository checks, strict OpenMetrics parser
   python3-pip                                                 # NCCL and CUDA headers for the GPU test, as wheels
   curl procps
+  slurmctld slurmd slurm-client munge                         # a real SLURM in an end-to-end test
 )
 packages=("${build[@]}" "${check[@]}")
 
