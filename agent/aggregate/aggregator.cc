@@ -23,7 +23,10 @@ constexpr std::uint64_t kMaxGpuTimeNs = std::uint64_t{1}
                                         << 63;  // start + duration cannot overflow below it
 constexpr std::uint32_t kMaxRanks = 1u << 24;   // more is nonsense
 constexpr std::size_t kMaxClocks = 64;
-constexpr std::size_t kMaxNeighbours = 4096;
+constexpr std::size_t kMaxNeighbours = 64;  // plugins tell of a few
+// Beyond these a record is nonsense. Sums of what is below stay finite and exact enough for any
+// number of records.
+constexpr double kMaxMessageBytes = 1125899906842624.0;  // 1 PiB
 // Series that a rank and a communicator bring with them, at least.
 constexpr std::uint64_t kSeriesPerRank = 9;
 constexpr std::uint64_t kSeriesPerNetworkRow = 5;
@@ -38,6 +41,10 @@ std::string hex16(std::uint64_t value) {
 template <typename Enum>
 Enum known_or_unknown(unsigned value, std::size_t count) {
   return value < count ? static_cast<Enum>(value) : Enum{};
+}
+
+bool is_proved(const JobIdentity& job) {
+  return job.identity_source != "claimed" && job.identity_source != "unknown";
 }
 
 bool hash_known(const wire::CommunicatorInit& init) {
@@ -121,7 +128,7 @@ bool Aggregator::make_room_for_job(const Tenant& tenant) {
   for (const auto& [held, other] : holders) {
     if (end_oldest_job(*other)) return true;
   }
-  return end_oldest_job(tenant);
+  return end_oldest_job(tenant) || within_share(tenant.jobs, options_.max_jobs, tenants_.size());
 }
 
 bool Aggregator::make_room_for_series(const Tenant& tenant) {
@@ -146,6 +153,33 @@ void Aggregator::erase_job(Job& job) {
 
 // ---- sessions and jobs
 // ---------------------------------------------------------------------------
+
+bool Aggregator::job_id_taken(const std::string& id) const {
+  return std::any_of(jobs_.begin(), jobs_.end(),
+                     [&](const auto& other) { return other.second->identity.job_id == id; });
+}
+
+/// `id` with what tells this job from the one that has the name.
+std::string Aggregator::free_job_id(const std::string& id, const Job& job) const {
+  const std::string base =
+      concat(std::string_view(id).substr(0, kMaxLabelBytes - 24), "~",
+             job.through_api ? std::string("claimed") : std::to_string(job.identity.uid));
+  std::string free = base;
+  for (int n = 2; job_id_taken(free); ++n) free = concat(base, "~", n);
+  return free;
+}
+
+void Aggregator::rename(Job& job, std::string id) {
+  log_warning(concat("job ", job.identity.job_id, " of uid ", job.identity.uid,
+                     " was only claimed and is now called ", id));
+  job.identity.job_id = std::move(id);
+  for (auto& process : job.processes) {
+    SessionState& session = *process->session;
+    session.job_id = job.identity.job_id;
+    process->slots.for_each([&](CommRank& rank) { renew_source(session, rank); });
+    retire(process->source);
+  }
+}
 
 Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const SessionState& session) {
   const JobIdentity& who = identity.job;
@@ -175,6 +209,14 @@ Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const Session
     forget_if_idle(tenant);
     return nullptr;
   }
+  // A claim does not keep its name from the job that the kernel says it is.
+  if (is_proved(who)) {
+    for (auto& [other_key, other] : jobs_) {
+      if (other->identity.job_id == who.job_id && !is_proved(other->identity)) {
+        rename(*other, free_job_id(other->claimed_id, *other));
+      }
+    }
+  }
   auto job = std::make_unique<Job>();
   job->key = key;
   job->tenant = &tenant;
@@ -182,17 +224,9 @@ Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const Session
   job->identity = who;
   job->account = budget_.open(session.peer.principal);
   job->allowance = budget_.allowance(job->account);
-  const auto taken = [&](const std::string& id) {
-    return std::any_of(jobs_.begin(), jobs_.end(),
-                       [&](const auto& other) { return other.second->identity.job_id == id; });
-  };
-  if (taken(who.job_id)) {
-    const std::string base =
-        concat(std::string_view(who.job_id).substr(0, kMaxLabelBytes - 24), "~",
-               session.peer.claimed ? std::string("claimed") : std::to_string(who.uid));
-    job->identity.job_id = base;
-    for (int n = 2; taken(job->identity.job_id); ++n) job->identity.job_id = concat(base, "~", n);
-  }
+  job->claimed_id = who.job_id;
+  job->through_api = session.peer.claimed;
+  if (job_id_taken(who.job_id)) job->identity.job_id = free_job_id(who.job_id, *job);
   return jobs_.emplace(std::move(key), std::move(job)).first->second.get();
 }
 
@@ -307,8 +341,10 @@ Communicator* Aggregator::find_or_make_communicator(Job& job, Tenant& tenant,
   if (const auto it = job.communicators.find(comm); it != job.communicators.end()) {
     return it->second.get();
   }
-  if (memory_full_ || communicator_count_ >= options_.max_communicators ||
-      tenant.communicators >= options_.communicators_per_principal) {
+  const bool crowded =
+      communicator_count_ >= options_.max_communicators &&
+      !within_share(tenant.communicators, options_.max_communicators, tenants_.size());
+  if (memory_full_ || crowded || tenant.communicators >= options_.communicators_per_principal) {
     quotas_.exceeded(memory_full_ ? Quota::kMemory : Quota::kCommunicators, tenant.principal,
                      now_ns_,
                      concat("further communicators of job ", job.identity.job_id,
@@ -473,7 +509,8 @@ void Aggregator::describe(SessionState& session, CommRank& rank, const wire::Com
   if (!strings.name.empty()) communicator.name = label_value(strings.name);
   if (!strings.gpu_uuid.empty()) rank.gpu_uuid = label_value(strings.gpu_uuid);
   if (!strings.pci_bus_id.empty()) rank.pci_bus_id = label_value(strings.pci_bus_id);
-  rank.gpu = gpus_.find(rank.pci_bus_id, process.local_index, init.cuda_device);
+  rank.gpu =
+      gpus_.find(rank.pci_bus_id, process.local_index, init.cuda_device, process.tenant->principal);
   rank.clock = clock_for(process, rank.gpu);
   if (process.gpu == GpuRef{}) {
     process.gpu = rank.gpu;
@@ -492,7 +529,7 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
   rank->id = init.communicator;
   rank->session_id = session.session_id;
   rank->pid = session.peer.pid != 0 ? session.peer.pid : session.claims.hello.pid;
-  rank->rank = (init.flags & wire::kCommRankKnown) != 0 ? init.rank : -1;
+  rank->rank = (init.flags & wire::kCommRankKnown) != 0 ? std::max(init.rank, -1) : -1;
   rank->global_rank = process.global_rank;
   rank->local_rank = process.local_rank;
   CommRank* made = rank.get();
@@ -720,8 +757,11 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
                                                             model::kAlgorithmCount);
   const auto protocol =
       known_or_unknown<model::Protocol>(operation.algorithm_protocol >> 4u, model::kProtocolCount);
-  const std::uint64_t bytes =
-      model::message_bytes(function, wire::count_of(operation), datatype, nranks);
+  const std::uint64_t count = wire::count_of(operation);
+  const bool absurd =
+      static_cast<double>(count) * model::element_bytes(datatype) * std::max(nranks, 1u) >
+      kMaxMessageBytes;
+  const std::uint64_t bytes = absurd ? 0 : model::message_bytes(function, count, datatype, nranks);
   const std::uint8_t size_class = size_class_of(bytes);
   OperationSumsRow& row =
       communicator.counters->find(function, size_class, algorithm, protocol, job.growth);
@@ -737,7 +777,8 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
     return true;
   }
   const std::uint64_t duration = wire::duration_ns_of(operation);
-  if (duration == 0 || operation.gpu_start_ns >= kMaxGpuTimeNs) {
+  if (absurd || duration == 0 || duration >= wire::kMaxDurationNs ||
+      operation.gpu_start_ns >= kMaxGpuTimeNs) {
     ++job.unobserved[static_cast<std::size_t>(wire::UntimedReason::kTimingRejected)];
     return true;
   }
@@ -836,6 +877,12 @@ bool Aggregator::network(SessionState& session, const wire::NetworkPhases& phase
     gpu = rank->gpu;
   } else if (!process.several_gpus) {
     gpu = process.gpu;
+  }
+  if (static_cast<double>(phases.bytes) > kMaxMessageBytes ||
+      std::any_of(std::begin(phases.phase_ns), std::end(phases.phase_ns),
+                  [](std::uint64_t ns) { return ns >= wire::kMaxDurationNs; })) {
+    ++process.job->unobserved[static_cast<std::size_t>(wire::UntimedReason::kTimingRejected)];
+    return true;
   }
   const bool is_send = phases.is_send != 0;
   if (process.job->fold >= FoldStep::kProcess) gpu = GpuRef{};

@@ -97,6 +97,9 @@ class Aggregator final : public RecordSink {
  private:
   static CommRank* slot(const SessionState& session, std::uint16_t communicator);
   Job* find_or_make_job(const ProcessIdentity& identity, const SessionState& session);
+  [[nodiscard]] bool job_id_taken(const std::string& id) const;
+  [[nodiscard]] std::string free_job_id(const std::string& id, const Job& job) const;
+  void rename(Job& job, std::string id);
   /// Frees the place of a job that has ended. False if no one can be asked to give way.
   bool make_room_for_job(const Tenant& tenant);
   /// The same for the series of one more job, among those of the tenant.

@@ -13,7 +13,10 @@ namespace {
 
 /// now - then in seconds, where `then` may be on a clock that differs by `offset_ns`; not below 0.
 double age_seconds(std::uint64_t now, std::uint64_t then, std::int64_t offset_ns) {
-  const auto age = static_cast<std::int64_t>(now - then) - offset_ns;
+  // Both come from peers: bounded, so that their difference cannot overflow.
+  constexpr std::int64_t kBound = std::int64_t{1} << 61;
+  const auto age = std::clamp(static_cast<std::int64_t>(now - then), -kBound, kBound) -
+                   std::clamp(offset_ns, -kBound, kBound);
   return age > 0 ? static_cast<double>(age) * 1e-9 : 0.0;
 }
 

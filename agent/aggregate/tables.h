@@ -140,6 +140,8 @@ struct Job {
   std::string key;
   Tenant* tenant = nullptr;  // whose quota it is counted in
   JobIdentity identity;
+  std::string claimed_id;    // what identity.job_id would be without others of that name
+  bool through_api = false;  // its processes came through the API
   std::map<std::string, std::unique_ptr<Communicator>> communicators;
   std::vector<std::unique_ptr<SinkProcess>> processes;
   DurationTable durations;

@@ -31,7 +31,8 @@ std::size_t raise_descriptor_limit() {
 
 std::size_t connections_within(std::size_t wanted, std::size_t descriptors) {
   const std::size_t reserved = std::min(kReservedDescriptors, descriptors / 2);
-  return std::max<std::size_t>(1, std::min(wanted, descriptors - reserved));
+  // Equal shares can take a full table to twice its limit.
+  return std::max<std::size_t>(1, std::min(wanted, (descriptors - reserved) / 2));
 }
 
 std::uint64_t resident_bytes() {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <system_error>
 
 namespace ncclscope::agent {
@@ -47,34 +46,42 @@ GpuTable::GpuTable(const std::string& sysfs_root) {
     if (first_line(entry.path() / "vendor") != "0x10de") continue;
     if (first_line(entry.path() / "class").compare(0, 4, "0x03") != 0) continue;
     if (std::string id = normal_pci_bus_id(entry.path().filename().string()); !id.empty()) {
-      entries_.push_back(std::move(id));
+      entries_.push_back({std::move(id), {}, 0});
     }
   }
-  std::sort(entries_.begin(), entries_.end());
+  std::sort(entries_.begin(), entries_.end(),
+            [](const Entry& a, const Entry& b) { return a.id < b.id; });
   listed_ = entries_.size();
-  order_.resize(listed_);
-  std::iota(order_.begin(), order_.end(), 0);
+  for (std::size_t i = 0; i < listed_; ++i) entries_[i].index = static_cast<std::int32_t>(i);
 }
 
 GpuRef GpuTable::find(std::string_view pci_bus_id, std::int32_t local_index,
-                      std::int32_t cuda_device) {
+                      std::int32_t cuda_device, std::string_view owner) {
   GpuRef gpu;
   gpu.fallback = local_index >= 0 ? local_index : cuda_device;
   if (gpu.fallback < 0 || gpu.fallback >= 1024) gpu.fallback = -1;
   const std::string id = normal_pci_bus_id(pci_bus_id);
   if (id.empty()) return gpu;
-  auto it = std::find(entries_.begin(), entries_.end(), id);
+  const auto others = entries_.begin() + static_cast<std::ptrdiff_t>(listed_);
+  auto it = std::find_if(entries_.begin(), others, [&](const Entry& e) { return e.id == id; });
+  if (it == others) {
+    it = std::find_if(others, entries_.end(),
+                      [&](const Entry& e) { return e.id == id && e.owner == owner; });
+  }
   if (it == entries_.end()) {
-    if (entries_.size() - listed_ >= kMaxUnlisted) return gpu;
-    entries_.push_back(id);
-    it = entries_.end() - 1;
-    order_.resize(entries_.size());
-    for (std::size_t i = listed_; i < entries_.size(); ++i) {
-      const auto smaller =
-          std::count_if(entries_.begin() + static_cast<std::ptrdiff_t>(listed_), entries_.end(),
-                        [&](const std::string& other) { return other < entries_[i]; });
-      order_[i] = static_cast<std::int32_t>(listed_) + static_cast<std::int32_t>(smaller);
+    std::size_t owned = 0;
+    std::int32_t index = static_cast<std::int32_t>(listed_);
+    for (auto other = others; other != entries_.end(); ++other) {
+      if (other->owner != owner) continue;
+      ++owned;
+      if (other->id < id) ++index;
     }
+    if (owned >= kMaxUnlisted || entries_.size() - listed_ >= kMaxUnlistedOfAll) return gpu;
+    for (auto other = others; other != entries_.end(); ++other) {
+      if (other->owner == owner && other->id > id) ++other->index;
+    }
+    entries_.push_back({id, std::string(owner), index});
+    it = entries_.end() - 1;
   }
   gpu.entry = static_cast<std::int32_t>(it - entries_.begin());
   gpu.fallback = -1;
@@ -83,7 +90,7 @@ GpuRef GpuTable::find(std::string_view pci_bus_id, std::int32_t local_index,
 
 std::int32_t GpuTable::index(GpuRef gpu) const {
   if (gpu.entry < 0) return gpu.fallback;
-  return order_[static_cast<std::size_t>(gpu.entry)];
+  return entries_[static_cast<std::size_t>(gpu.entry)].index;
 }
 
 }  // namespace ncclscope::agent

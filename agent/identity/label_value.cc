@@ -43,6 +43,33 @@ std::size_t decode_one(std::string_view s, std::uint32_t& code) {
   return length;
 }
 
+struct Range {
+  std::uint32_t first, last;
+};
+/// Characters that do not show as themselves. Sorted.
+constexpr Range kUnseen[] = {
+    {0x00, 0x1F},       {0x7F, 0x9F},      // controls
+    {0xAD, 0xAD},                          // soft hyphen
+    {0x34F, 0x34F},     {0x61C, 0x61C},    // grapheme joiner; Arabic letter mark
+    {0x115F, 0x1160},   {0x17B4, 0x17B5},  // fillers, inherent vowels
+    {0x180B, 0x180F},                      // Mongolian selectors and separator
+    {0x200B, 0x200F},                      // zero width, direction marks
+    {0x2028, 0x202E},                      // separators, embeddings and overrides
+    {0x2060, 0x206F},                      // joiners, isolates, deprecated ones
+    {0x3164, 0x3164},   {0xFE00, 0xFE0F},  // filler, variation selectors
+    {0xFEFF, 0xFEFF},   {0xFFA0, 0xFFA0},  // byte order mark, filler
+    {0xFFF0, 0xFFFB},   {0xFFFE, 0xFFFF},  // specials, no characters (U+FFFD is one that shows)
+    {0xE0000, 0xE0FFF},                    // tags, more selectors
+};
+
+constexpr bool is_unseen(std::uint32_t code) {
+  for (const Range& range : kUnseen) {
+    if (code < range.first) break;
+    if (code <= range.last) return true;
+  }
+  return (code & 0xFFFEu) == 0xFFFEu;
+}
+
 }  // namespace
 
 std::string label_value(std::string_view raw) {
@@ -50,10 +77,8 @@ std::string label_value(std::string_view raw) {
   while (!raw.empty()) {
     std::uint32_t code = 0;
     const std::size_t length = decode_one(raw, code);
-    const bool control =
-        code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029;
     const std::string_view piece =
-        length == 0 || control ? std::string_view("?") : raw.substr(0, length);
+        length == 0 || is_unseen(code) ? std::string_view("?") : raw.substr(0, length);
     if (out.size() + piece.size() > kMaxLabelBytes) break;
     out += piece;
     raw.remove_prefix(length == 0 ? 1 : length);

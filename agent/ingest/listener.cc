@@ -293,7 +293,9 @@ bool Listener::accept_one() {
   Result<PeerIdentity> peer = credentials_(fd.get(), queue_empty_ns_);
   if (!peer.ok()) return true;
   Principal& principal = principal_of(peer.value().principal);
-  const bool crowded = connections_.size() >= options_.max_connections;
+  const bool crowded =
+      connections_.size() >= options_.max_connections &&
+      !within_share(principal.connections, options_.max_connections, principals_.size());
   if (crowded || principal.connections >= options_.connections_per_principal) {
     ingest_.stats().count(IngestError::kLimit);
     ++ingest_.stats().refused_connections;

@@ -34,6 +34,14 @@ using QuotaCounts = std::array<std::uint64_t, kQuotaCount>;
   return kNames[static_cast<std::size_t>(quota)];
 }
 
+/// Whether one of `principals` that holds `own` places of a full table may have another all the
+/// same: an equal share is everybody's, whatever others hold. So a table has at most twice its
+/// limit.
+[[nodiscard]] constexpr bool within_share(std::size_t own, std::size_t limit,
+                                          std::size_t principals) noexcept {
+  return own < limit / (principals == 0 ? 1 : principals);
+}
+
 /// Counts what was refused, and names each principal in the log at most once a minute and quota.
 class QuotaCounter {
  public:

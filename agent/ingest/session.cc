@@ -418,7 +418,8 @@ bool Ingest::make_room(const std::string& principal) {
   for (const auto& [held, name] : holders) {
     if (forget_longest_away(name, options_.reconnect_ns)) return true;
   }
-  return forget_longest_away(principal, 0);
+  if (forget_longest_away(principal, 0)) return true;
+  return within_share(own, options_.max_sessions, sessions_of_.size() + (own == 0 ? 1 : 0));
 }
 
 SessionState* Ingest::attach(Session& session, const wire::Hello& hello, IngestError& error) {

@@ -31,3 +31,8 @@ if(TARGET agent_identity_test)
   target_compile_definitions(agent_identity_test PRIVATE
     NCCLSCOPE_IDENTITY_CASES="${CMAKE_SOURCE_DIR}/tests/data/identity")
 endif()
+
+ncclscope_test(agent_hostile_test
+  SOURCES unit/agent/hostile_tenant_test.cc
+  LINK ncclscope_agent_aggregate ncclscope_agent_export
+  LABELS unit sanitize)

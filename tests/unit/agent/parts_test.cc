@@ -161,6 +161,27 @@ TEST(GpuTable, FallsBackToTheOrderSeenThenLocalRankThenDevice) {
   EXPECT_EQ(table.index(table.find("", -1, -1)), -1);
 }
 
+TEST(LabelValue, ReplacesWhatDoesNotShowOrTurnsTextAround) {
+  for (const char* unseen :
+       {"\u00ad", "\u061c", "\u115f", "\u180e", "\u200b", "\u200f", "\u2028", "\u202e", "\u2066",
+        "\u3164", "\ufe0f", "\ufeff", "\ufff9", "\uffff", "\U000e0041", "\U0001fffe"}) {
+    EXPECT_EQ(label_value(std::string("4") + unseen + "7"), "4?7");
+  }
+  for (const char* seen : {"\u00e9", "\u4e2d\u6587", "\u05d0", "\U0001f600", "\ufffd", "{}\"\\"}) {
+    EXPECT_EQ(label_value(seen), seen);
+  }
+}
+
+TEST(GpuTable, NumbersGpusThatAreNotListedPerOwner) {
+  GpuTable table("/nonexistent");
+  const GpuRef victim = table.find("0000:3b:00.0", -1, -1, "uid:1");
+  for (const char* invented : {"0000:01:00.0", "0000:02:00.0", "0000:3b:00.0"}) {
+    EXPECT_NE(table.find(invented, -1, -1, "uid:2"), victim);
+  }
+  EXPECT_EQ(table.index(victim), 0);
+  EXPECT_EQ(table.index(table.find("0000:3b:00.0", -1, -1, "uid:2")), 2);
+}
+
 TEST(GpuTable, BoundsWhatInventedBusIdsCanTake) {
   GpuTable table("/nonexistent");
   for (int i = 0; i < 256; ++i) {

@@ -109,11 +109,17 @@ TEST(SessionQuota, AFullTableTakesFromWhoeverHoldsMostAndNeverWhatIsInUse) {
   other->disconnect();
   rig.clock.advance_ms(500);
   last->disconnect();
-  auto early = open(rig, 20, 3000, "3");
-  EXPECT_TRUE(early->over()) << "those may still be reconnecting";
+  auto share = open(rig, 20, 3000, "3");
+  EXPECT_FALSE(share->over())
+      << "those may still be reconnecting, but an equal share is everybody's";
+  EXPECT_EQ(rig.ingest.remembered_sessions(), 5u);
+  auto early = open(rig, 21, 3000, "3");
+  EXPECT_TRUE(early->over());
+  share->disconnect();
   rig.clock.advance_ms(20'000);
-  auto newcomer = open(rig, 20, 3000, "3");
+  auto newcomer = open(rig, 30, 4000, "4");
   EXPECT_FALSE(newcomer->over());
+  EXPECT_EQ(rig.ingest.remembered_sessions(), 5u);
   EXPECT_EQ(rig.ingest.find(2), nullptr) << "the oldest of whoever holds most";
   EXPECT_NE(rig.ingest.find(1), nullptr) << "in use";
   EXPECT_NE(rig.ingest.find(3), nullptr);
@@ -122,6 +128,7 @@ TEST(SessionQuota, AFullTableTakesFromWhoeverHoldsMostAndNeverWhatIsInUse) {
   auto greedy = open(rig, 4, 1000, "1");
   EXPECT_FALSE(greedy->over());
   EXPECT_EQ(rig.ingest.find(3), nullptr) << "its own gave way";
+  EXPECT_NE(rig.ingest.find(20), nullptr);
   EXPECT_NE(rig.ingest.find(10), nullptr);
 }
 
@@ -146,12 +153,14 @@ TEST(JobQuota, EndsOnesOwnEndedJobsFirstThenThoseOfWhoeverHasMost) {
   auto f = open(rig, 7, 2000, "f");
   EXPECT_FALSE(f->over());
   EXPECT_FALSE(has_job(rig, "a"));
-  // All four are live now; a third user finds one of the greediest that has ended.
-  auto early = open(rig, 8, 3000, "third");
+  // All four are live now; a third user takes its share, then what of the greediest has ended.
+  auto share = open(rig, 8, 3000, "share");
+  EXPECT_FALSE(share->over());
+  auto early = open(rig, 9, 3000, "third");
   EXPECT_TRUE(early->over());
   b->feed(PacketBuilder().goodbye().finish());
   b->disconnect();
-  auto third = open(rig, 8, 3000, "third");
+  auto third = open(rig, 9, 3000, "third");
   EXPECT_FALSE(third->over());
   EXPECT_FALSE(has_job(rig, "b"));
   EXPECT_TRUE(has_job(rig, "victim"));
@@ -165,6 +174,23 @@ TEST(JobQuota, EndsOnesOwnEndedJobsFirstThenThoseOfWhoeverHasMost) {
   EXPECT_EQ(rig.ingest.find(2)->highest_index, 3u);
   EXPECT_TRUE(again->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).operations(2).finish(4)));
   EXPECT_TRUE(has_job(rig, "a"));
+}
+
+TEST(CommunicatorQuota, AFullTableStillHasEverybodysEqualShare) {
+  Aggregator::Options options;
+  options.max_communicators = 6;
+  options.communicators_per_principal = 6;
+  Rig rig(options);
+  auto greedy = open(rig, 1, 1000, "greedy");
+  PacketBuilder many;
+  for (std::uint16_t id = 0; id < 10; ++id) many.init(make_init(id, 100u + id, 0, 2));
+  const testing::Packet packet = many.finish();
+  greedy->feed(packet);
+  auto polite = open(rig, 2, 2000, "polite");
+  polite->feed(packet);
+  const SnapshotPtr s = rig.snapshot();
+  EXPECT_EQ(s->jobs.at(0).communicators.size(), 7u) << "six and other";
+  EXPECT_EQ(s->jobs.at(1).communicators.size(), 4u) << "its share of six, and other";
 }
 
 TEST(CommunicatorQuota, FoldsThoseOfOneUserOnly) {
