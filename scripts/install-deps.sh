@@ -15,7 +15,8 @@ build=(
 check=(
   clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev   # lint, libFuzzer
   prometheus                                                  # promtool; the server itself in end-to-end tests
-  python3 python3-prometheus-client                           # repository checks, strict OpenMetrics parser
+  prometheus-alertmanager                                     # end-to-end tests of alerts; amtool checks its example
+  python3 python3-prometheus-client python3-yaml              # repository checks, strict OpenMetrics parser
   python3-pip                                                 # NCCL and CUDA headers for the GPU test, as wheels
   curl procps
   slurmctld slurmd slurm-client munge                         # a real SLURM in an end-to-end test

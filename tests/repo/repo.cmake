@@ -11,6 +11,8 @@ ncclscope_repo_check(repo_includes ${CMAKE_SOURCE_DIR}/tests/repo/check_includes
 ncclscope_repo_check(repo_includes_selftest ${CMAKE_SOURCE_DIR}/tests/repo/check_includes.py --selftest)
 ncclscope_repo_check(repo_text ${CMAKE_SOURCE_DIR}/tests/repo/check_text.py)
 ncclscope_repo_check(repo_text_selftest ${CMAKE_SOURCE_DIR}/tests/repo/check_text.py --selftest)
+ncclscope_repo_check(repo_rules ${CMAKE_SOURCE_DIR}/tests/repo/check_rules.py)
+ncclscope_repo_check(repo_rules_selftest ${CMAKE_SOURCE_DIR}/tests/repo/check_rules.py --selftest)
 
 # The surface is that of the library as it ships; sanitizers add their own.
 if(TARGET ncclscope_plugin AND NOT NCCLSCOPE_SANITIZE)

@@ -1,0 +1,153 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes recording.yml and alerts.yml from recording.yml.in and alerts.yml.in: "@name@" becomes the parameter's value.
+
+  render.py [--out DIR] [--set NAME=VALUE]...   default: the shipped files, into this folder
+  render.py --check                             1 if the shipped files are not what the templates give
+  render.py --list                              the parameters and their defaults
+
+Windows, thresholds and the place of the runbooks are parameters, so that a site can have its own rules from the same
+source; names of recorded series carry the window (…:rate5m), so files of different windows can live side by side.
+"""
+import argparse
+import pathlib
+import re
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+FILES = ("recording.yml", "alerts.yml")
+DURATION = re.compile(r"(\d+)(s|m|h|d)")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+# name: (default, what it is)
+PARAMETERS = {
+    "window": ("5m", "window of rates and verdicts; at least 5 steps of training, and 4 scrapes"),
+    "window_interval": ("1m", "how often verdicts and bandwidths are evaluated"),
+    "baseline_interval": ("5m", "how often baselines are evaluated"),
+    "baseline_range": ("6h", "how far back the same job is looked at"),
+    "baseline_samples": ("30", "evaluations a baseline must rest on; more than fit into three windows, or a fault would be one"),
+    "fleet_range": ("1w", "how far back other jobs are looked at"),
+    "fleet_step": ("1h", "distance of the looks at other jobs"),
+    "fleet_jobs": ("3", "jobs a baseline of the fleet must rest on"),
+    "hang_seconds": ("60", "a wait is a hang from here on, or from 3 times the job's longest wait that ended by itself"),
+    "stalled_seconds": ("30", "from here on a wait is looked into, and told as information"),
+    "lost_offset": ("5m", "how far back a rank of a stalled communicator is looked for that reports no more"),
+    "outside_for": ("10m", "nobody calls NCCL for so long"),
+    "operations_tolerance": ("0.01", "largest relative difference of the ranks' operation counts"),
+    "coverage": ("0.99", "least share of recorded operations for a verdict"),
+    "late_seconds": ("0.01", "least seconds of others' time a late GPU takes, per second"),
+    "bandwidth_share": ("0.9", "transfer bandwidth below this share of its baseline is told"),
+    "step_share": ("1.05", "step time above this multiple of its baseline is told"),
+    "overhead_ratio": ("0.001", "budget of the plugin's own time"),
+    "runbooks": ("docs/runbooks", "where the runbooks are; a URL makes them links"),
+}
+
+
+def lookup(expression, *labels, then=". | first | value | toTime"):
+    """A piece of an annotation: `then` of the first result of a query, in which each %q is the alert's label."""
+    arguments = "".join(f" $labels.{label}" for label in labels)
+    return f'{{{{ with printf "{expression}"{arguments} | query }}}}{{{{ {then} }}}}{{{{ end }}}}'
+
+
+def members(*labels):
+    selector = ",".join(f"{label}=%q" for label in labels)
+    arguments = "".join(f" $labels.{label}" for label in labels)
+    return (f'{{{{ range printf "gpu:ncclscope_caused_seconds:culprit{{{selector}}}"{arguments} | query | sortByLabel "gpu" | sortByLabel "node" }}}}'
+            "GPU {{ .Labels.gpu }} of {{ .Labels.node }}; {{ end }}")
+
+
+GPU = ("cluster", "job_id", "node", "gpu")
+GPU_SELECTOR = "{cluster=%q,job_id=%q,node=%q,gpu=%q}"
+# Pieces of annotations that several alerts share.
+TEXTS = {
+    "since_age": '{{ with printf "floor(vector(time() - %f))" $value | query }}{{ . | first | value | toTime }}{{ end }}',
+    "since_culprit": lookup("gpu:ncclscope_culprit_timestamp_seconds:min" + GPU_SELECTOR, *GPU),
+    "since_culprit_node": lookup(
+        "min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q,node=%q})", *GPU[:3]),
+    "since_culprit_job": lookup("min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q})", *GPU[:2]),
+    "worst_communicator": lookup(
+        "topk(1, rank:ncclscope_caused_seconds:rate@window@" + GPU_SELECTOR +
+        " * on (cluster, job_id, comm) group_left (comm_name) comm:ncclscope_communicator_info:topk)", *GPU,
+        then='range . }}({{ .Labels.collective }} of communicator {{ .Labels.comm }}, {{ .Labels.comm_name }}, '
+             'in which it is rank {{ .Labels.rank }}){{ end'),
+    "queue_is_short": 'printf "gpu:ncclscope_rank_queue_seconds:rate@window@' + GPU_SELECTOR +
+                      ' < 0.1 * gpu:ncclscope_caused_seconds:rate@window@" '
+                      "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
+    "receives_slowly": 'printf "gpu:ncclscope_network_seconds_per_byte:outlier@window@'
+                       "{cluster=%q,job_id=%q,node=%q,gpu=%q,direction='receive'}\" "
+                       "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
+    "late_members": members("cluster", "job_id", "node"),
+    "late_members_job": members("cluster", "job_id"),
+}
+
+
+def seconds(duration):
+    match = DURATION.fullmatch(duration)
+    if match is None:
+        raise SystemExit(f"render.py: duration {duration!r}: wanted a whole number with s, m, h or d, such as 5m")
+    return int(match[1]) * SECONDS[match[2]]
+
+
+def values(settings):
+    result = {name: default for name, (default, _) in PARAMETERS.items()}
+    for setting in settings:
+        name, equal, value = setting.partition("=")
+        if not equal or name not in PARAMETERS:
+            raise SystemExit(f"render.py: --set {setting!r}: wanted NAME=VALUE, NAME one of {', '.join(PARAMETERS)}")
+        result[name] = value
+    window = seconds(result["window"])
+    result["two_windows"] = f"{2 * window}s" if window % 60 else f"{2 * window // 60}m"
+    result["three_windows"] = f"{3 * window}s" if window % 60 else f"{3 * window // 60}m"
+    result["two_windows_seconds"] = str(2 * window)
+    result.update({name: text.replace("@window@", result["window"]) for name, text in TEXTS.items()})
+    return result
+
+
+def render(name, parameters):
+    text = (FOLDER / f"{name}.in").read_text()
+
+    def since(match):
+        """Since when an alert is active: Prometheus keeps that as a series. At the first evaluation there is none yet."""
+        alert, *labels = [part.strip() for part in match[1].split(",")]
+        selector = ",".join(f"{label}=%q" for label in labels)
+        arguments = "".join(f" $labels.{label}" for label in labels)
+        return (f'{{{{ with printf "ALERTS_FOR_STATE{{alertname=\'{alert}\',{selector}}}"{arguments} | query }}}}'
+                "{{ . | first | value | toTime }}{{ else }}now{{ end }}")
+
+    def put(match):
+        if match[1] not in parameters:
+            raise SystemExit(f"render.py: {name}.in uses @{match[1]}@, which is no parameter")
+        return parameters[match[1]]
+    head, _, body = text.partition("\n")
+    notice = f"# Written by render.py from {name}.in: change that, not this."
+    return f"{head}\n{notice}\n" + re.sub(
+        r"@([a-z_]+)@", put, re.sub(r"@since\(([^)]*)\)@", since, body))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=FOLDER)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    if options.list:
+        for name, (default, what) in PARAMETERS.items():
+            print(f"{name:22} {default:14} {what}")
+        return 0
+    parameters = values(options.set)
+    drifted = []
+    for name in FILES:
+        text = render(name, parameters)
+        path = options.out / name
+        if not options.check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            drifted.append(name)
+    if drifted:
+        print(f"not what the templates give: {', '.join(drifted)}; run deploy/prometheus/render.py")
+    return 1 if drifted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

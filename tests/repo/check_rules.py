@@ -1,0 +1,139 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Rules and alerts of deploy/prometheus: written from their templates, well named, documented, tested, and about metrics
+that exist.
+
+  check_rules.py             checks the repository
+  check_rules.py --selftest  proves that the checks can fail
+"""
+import copy
+import pathlib
+import re
+import subprocess
+import sys
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "deploy" / "prometheus"
+LEVELS = "rank|gpu|node|comm|role|job|shape"
+NAME = re.compile(rf"({LEVELS}):ncclscope_[a-z0-9_]+:[a-z0-9_]+")
+WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+TEXT = re.compile(r'"[^"]*"|\'[^\']*\'')
+# Not ours: what Prometheus writes about targets and alerts.
+FOREIGN = {"up", "ALERTS_FOR_STATE"}
+# Rules use these already; without them they give nothing, and alerts do without.
+COMING = {"ncclscope_step_seconds_sum", "ncclscope_step_seconds_count", "ncclscope_gpu_communication_seconds_total"}
+SECTIONS = ("## Meaning", "## First look", "## Usual causes", "## Commands")
+ANNOTATIONS = ("summary", "description", "runbook_url")
+
+
+def catalogue():
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    names = set()
+    for name, kind in re.findall(r"^\| `(ncclscope_\w+)` \| (\w+)", text, re.M):
+        names |= {f"{name}_{part}" for part in ("sum", "count", "bucket")} if kind == "histogram" else {name}
+    return names | COMING
+
+
+def rules_of(path):
+    return [rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
+
+
+def series_in(expression):
+    """Names of series in an expression; label values are left out."""
+    return {w for w in WORD.findall(TEXT.sub("", expression)) if w.startswith("ncclscope_") or w in FOREIGN or ":ncclscope_" in w}
+
+
+def annotation_series(text):
+    return {w for w in WORD.findall(text) if re.match(rf"(({LEVELS}):)?ncclscope_", w) and not w.endswith(":")}
+
+
+def findings(rules, alerts, metrics, runbooks, tests):
+    """rules, alerts: lists of rules. runbooks: {name: text}. tests: {name: [cases]}."""
+    recorded = {rule["record"] for rule in rules}
+    for rule in rules:
+        if not NAME.fullmatch(rule["record"]):
+            yield f"{rule['record']}: not level:metric:operations with a level of {LEVELS}"
+    for rule in rules + alerts:
+        name = rule.get("record") or rule["alert"]
+        used = series_in(rule["expr"])
+        for text in rule.get("annotations", {}).values():
+            used |= annotation_series(text)
+        for series in sorted(used - FOREIGN):
+            if ":" in series and series not in recorded:
+                yield f"{name}: uses {series}, which no rule records"
+            elif ":" not in series and series not in metrics:
+                yield f"{name}: uses {series}, which is not in docs/metrics.md"
+    names = {rule["alert"] for rule in alerts}
+    for rule in alerts:
+        name = rule["alert"]
+        if rule.get("labels", {}).get("severity") not in ("critical", "warning", "info"):
+            yield f"{name}: severity is {rule.get('labels', {}).get('severity')}; critical, warning or info"
+        for annotation in ANNOTATIONS:
+            if not rule.get("annotations", {}).get(annotation):
+                yield f"{name}: no {annotation}"
+        if not rule.get("annotations", {}).get("runbook_url", "").endswith(f"/{name}.md"):
+            yield f"{name}: runbook_url does not end in /{name}.md"
+        missing = [section for section in SECTIONS if section not in runbooks.get(name, "")]
+        if missing:
+            yield f"docs/runbooks/{name}.md: lacks {', '.join(missing)}"
+        checks = [check for case in tests.get(name, []) for check in case["alert_rule_test"] if check["alertname"] == name]
+        if not any(check["exp_alerts"] for check in checks) or not any(not check["exp_alerts"] for check in checks):
+            yield f"{name}: promtool tests must have a case in which it fires, and one in which it does not"
+        if len(tests.get(name, [])) < 3:
+            yield f"{name}: {len(tests.get(name, []))} promtool cases; wanted at least firing, not firing, and absent or blind"
+    for name in sorted(set(runbooks) - names):
+        yield f"docs/runbooks/{name}.md: no alert of this name"
+
+
+def repository():
+    return {
+        "rules": rules_of(FOLDER / "recording.yml"),
+        "alerts": rules_of(FOLDER / "alerts.yml"),
+        "metrics": catalogue(),
+        "runbooks": {p.stem: p.read_text() for p in (ROOT / "docs" / "runbooks").glob("Ncclscope*.md")},
+        "tests": {p.name.split(".")[0]: yaml.safe_load(p.read_text())["tests"] for p in (FOLDER / "tests").glob("*.test.yml")},
+    }
+
+
+def selftest() -> int:
+    good = repository()
+    spoils = {
+        "a name without a level": lambda r: r["rules"][0].update(record="ncclscope_x:max"),
+        "a metric that does not exist": lambda r: r["rules"][0].update(expr="rate(ncclscope_no_such_total[5m])"),
+        "a series that nobody records": lambda r: r["alerts"][0].update(expr="job:ncclscope_nothing:max > 1"),
+        "no severity": lambda r: r["alerts"][0]["labels"].clear(),
+        "no summary": lambda r: r["alerts"][0]["annotations"].pop("summary"),
+        "another runbook": lambda r: r["alerts"][0]["annotations"].update(runbook_url="docs/runbooks/Other.md"),
+        "no runbook": lambda r: r["runbooks"].pop(r["alerts"][0]["alert"]),
+        "a runbook too many": lambda r: r["runbooks"].update(NcclscopeOther="x"),
+        "no test": lambda r: r["tests"].pop(r["alerts"][0]["alert"]),
+        "a query of an annotation": lambda r: r["alerts"][0]["annotations"].update(description='{{ query "ncclscope_no_such" }}'),
+    }
+    unseen = []
+    for what, spoil in spoils.items():
+        bad = copy.deepcopy(good)
+        spoil(bad)
+        if not list(findings(**bad)):
+            unseen.append(what)
+    print(f"{len(spoils)} cases, not seen: {unseen}")
+    return 1 if unseen else 0
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--selftest"]:
+        return selftest()
+    code = 0
+    for command in ([FOLDER / "render.py", "--check"], [FOLDER / "tests" / "write.py", "--check"]):
+        code |= subprocess.run([sys.executable, "-B", *command], check=False).returncode
+    everything = repository()
+    found = list(findings(**everything))
+    for line in found:
+        print(line)
+    print(f"{len(everything['rules'])} recording rules, {len(everything['alerts'])} alerts, {len(found)} findings")
+    return 1 if found or code else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
