@@ -16,3 +16,8 @@ ncclscope_test(agent_tenancy_test
   SOURCES integration/agent/tenancy_test.cc
   LINK ncclscope_agent_app
   LABELS integration sanitize)
+
+ncclscope_test(agent_squeue_test
+  SOURCES integration/agent/squeue_test.cc
+  LINK ncclscope_agent_app
+  LABELS integration sanitize)

@@ -16,8 +16,11 @@ ncclscope_test(agent_series_test
   LABELS unit sanitize)
 
 ncclscope_test(agent_slurm_test
-  SOURCES unit/agent/job_table_test.cc unit/agent/squeue_test.cc
-  LINK ncclscope_agent_identity
+  SOURCES
+    unit/agent/job_refresh_test.cc
+    unit/agent/job_table_test.cc
+    unit/agent/squeue_test.cc
+  LINK ncclscope_agent_aggregate
   LABELS unit sanitize)
 target_compile_definitions(agent_slurm_test PRIVATE
   NCCLSCOPE_SQUEUE_ANSWERS="${CMAKE_SOURCE_DIR}/tests/data/squeue")

@@ -23,6 +23,8 @@ class Wire final : public SessionCarrier {
                                           (claimed ? "claimed:" : "uid:") + std::to_string(uid)},
                              *this)) {}
 
+  Wire(Ingest& ingest, PeerIdentity peer) : session_(ingest.open(std::move(peer), *this)) {}
+
   /// Feeds a packet. True while the session goes on.
   bool feed(const Packet& packet) {
     const bool open = session_->on_frame(packet) == Session::Verdict::kContinue;
