@@ -8,7 +8,8 @@ set -euo pipefail
 build=(
   g++ make cmake ninja-build ccache git pkg-config binutils
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
-  prometheus-cpp-dev libmicrohttpd-dev zlib1g-dev libzstd-dev
+  prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev zlib1g-dev libzstd-dev
+  libyaml-cpp-dev libcrypt-dev
   libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
@@ -18,7 +19,7 @@ check=(
   prometheus-alertmanager                                     # end-to-end tests of alerts; amtool checks its example
   python3 python3-prometheus-client python3-yaml              # repository checks, strict OpenMetrics parser
   python3-pip                                                 # NCCL and CUDA headers for the GPU test, as wheels
-  curl procps
+  curl procps openssl util-linux                              # TLS tests; setpriv: tests as another user
   slurmctld slurmd slurm-client munge                         # a real SLURM in an end-to-end test
 )
 packages=("${build[@]}" "${check[@]}")
