@@ -4,6 +4,7 @@
 #include "agent/export/http.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace ncclscope::agent {
 namespace {
@@ -26,6 +27,34 @@ int parse_weight(std::string_view text) noexcept {
     unit /= 10;
   }
   return std::min(weight, 1000);
+}
+
+/// -1: not a digit of base64.
+int base64_digit(char c) noexcept {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  if (c == '+') return 62;
+  return c == '/' ? 63 : -1;
+}
+
+std::optional<std::string> decode_base64(std::string_view text) {
+  if (text.size() % 4 != 0) return {};
+  for (int padding = 0; padding < 2 && text.ends_with('='); ++padding) text.remove_suffix(1);
+  std::string out;
+  std::uint32_t bits = 0;
+  int held = 0;
+  for (const char c : text) {
+    const int digit = base64_digit(c);
+    if (digit < 0) return {};
+    bits = (bits << 6 | static_cast<std::uint32_t>(digit)) & 0xFFFFFF;
+    held += 6;
+    if (held >= 8) {
+      held -= 8;
+      out += static_cast<char>(bits >> held & 0xFF);
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -60,6 +89,26 @@ HttpResponse HttpRouter::handle(const HttpRequest& request) const {
   for (const auto& [path, handler] : handlers_) response.body.append(" ").append(path);
   response.body += '\n';
   return response;
+}
+
+std::optional<Authorization> parse_authorization(std::string_view header) {
+  const std::size_t space = header.find(' ');
+  if (space == 0 || space == std::string_view::npos) return {};
+  Authorization out;
+  for (const char c : header.substr(0, space)) out.scheme += lower(c);
+  header.remove_prefix(std::min(header.find_first_not_of(' ', space), header.size()));
+  while (header.ends_with(' ')) header.remove_suffix(1);
+  if (header.empty() || header.find_first_of(" ,\t") != std::string_view::npos) return {};
+  out.credentials = std::string(header);
+  return out;
+}
+
+std::optional<UserPassword> parse_basic_credentials(std::string_view credentials) {
+  const std::optional<std::string> text = decode_base64(credentials);
+  if (!text) return {};
+  const std::size_t colon = text->find(':');
+  if (colon == std::string::npos) return {};
+  return UserPassword{text->substr(0, colon), text->substr(colon + 1)};
 }
 
 int accept_weight(std::string_view header, const std::function<bool(std::string_view)>& matches) {

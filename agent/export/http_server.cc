@@ -1,16 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HttpServer on GNU libmicrohttpd: one internal epoll thread does everything.
+// HttpServer on GNU libmicrohttpd: one internal epoll thread does everything, TLS by GnuTLS. The
+// library knows idle connections only; a second thread, asleep while there are no connections, cuts
+// those that dawdle.
 #include "agent/export/http_server.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <exception>
+#include <list>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "agent/base/scoped_fd.h"
 
@@ -66,35 +78,196 @@ Result<ListenSocket> listen_on(const HttpServerOptions& options) {
   return out;
 }
 
+/// Cuts connections that are over their time. libmicrohttpd's thread reports, a thread of ours cuts
+/// by shutdown(), which the other then sees as the end of the connection.
+class DawdlerWatch {
+ public:
+  DawdlerWatch(std::chrono::milliseconds head_timeout, std::chrono::milliseconds answer_timeout)
+      : head_timeout_(head_timeout), answer_timeout_(answer_timeout) {}
+  ~DawdlerWatch() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  void start() {
+    thread_ = std::thread([this] { watch(); });
+  }
+
+  struct Connection {
+    int fd = -1;
+    std::chrono::steady_clock::time_point deadline;
+  };
+  using Handle = std::list<Connection>::iterator;
+
+  Handle* opened(int fd) {
+    const std::lock_guard lock(mutex_);
+    connections_.push_front({fd, std::chrono::steady_clock::now() + head_timeout_});
+    if (connections_.size() == 1) changed_.notify_all();
+    return new Handle(connections_.begin());
+  }
+  void head_is_there(Handle* handle) { set(handle, answer_timeout_); }
+  void answered(Handle* handle) { set(handle, head_timeout_); }
+  /// Before the descriptor is closed.
+  void closed(Handle* handle) {
+    const std::lock_guard lock(mutex_);
+    connections_.erase(*handle);
+    delete handle;
+  }
+
+ private:
+  void set(Handle* handle, std::chrono::milliseconds limit) {
+    const std::lock_guard lock(mutex_);
+    (*handle)->deadline = std::chrono::steady_clock::now() + limit;
+  }
+
+  void watch() {
+    const auto interval = std::clamp<std::chrono::milliseconds>(
+        std::min(head_timeout_, answer_timeout_) / 4, std::chrono::milliseconds(10),
+        std::chrono::milliseconds(2000));
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      if (connections_.empty()) {
+        changed_.wait(lock, [this] { return stopping_ || !connections_.empty(); });
+      } else {
+        changed_.wait_for(lock, interval, [this] { return stopping_; });
+      }
+      const auto now = std::chrono::steady_clock::now();
+      for (const Connection& connection : connections_) {
+        if (connection.deadline < now) ::shutdown(connection.fd, SHUT_RDWR);
+      }
+    }
+  }
+
+  const std::chrono::milliseconds head_timeout_, answer_timeout_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::list<Connection> connections_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
 class MicrohttpdServer final : public HttpServer {
  public:
-  MicrohttpdServer(HttpHandler handler, std::uint16_t port)
-      : handler_(std::move(handler)), port_(port) {}
+  MicrohttpdServer(HttpServerOptions options, HttpHandler handler, ListenSocket socket)
+      : options_(std::move(options)),
+        handler_(std::move(handler)),
+        socket_(std::move(socket.fd)),
+        port_(socket.port),
+        watch_(options_.head_timeout, options_.answer_timeout) {}
   ~MicrohttpdServer() override { stop(); }
 
-  Status start(const HttpServerOptions& options, ScopedFd socket) {
-    const auto timeout = static_cast<unsigned>(options.idle_timeout.count());
-    daemon_ = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD, 0, nullptr, nullptr, &MicrohttpdServer::on_request, this,
-        MHD_OPTION_LISTEN_SOCKET, static_cast<MHD_socket>(socket.get()),
-        MHD_OPTION_CONNECTION_LIMIT, options.connection_limit, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        options.connection_limit_per_ip, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        options.connection_memory_bytes, MHD_OPTION_CONNECTION_TIMEOUT, timeout, MHD_OPTION_END);
-    if (daemon_ == nullptr)
-      return Status(ErrorCode::kSystem,
-                    "HTTP server on " + endpoint_text(options) +
-                        ": libmicrohttpd did not start (out of descriptors, threads or memory?)");
-    (void)socket.release();  // MHD_stop_daemon closes it
+  Status start() {
+    Result<std::unique_ptr<Daemon>> daemon = make_daemon(options_.tls);
+    if (!daemon.ok()) return daemon.status();
+    current_ = std::move(daemon).value();
+    watch_.start();
     return {};
   }
 
   [[nodiscard]] std::uint16_t port() const override { return port_; }
 
+  Status set_tls(const std::optional<HttpTls>& tls) override {
+    if (current_ == nullptr || tls == options_.tls) return {};
+    Result<std::unique_ptr<Daemon>> daemon = make_daemon(tls);
+    if (!daemon.ok()) return daemon.status();
+    options_.tls = tls;
+    retired_ = std::move(current_);  // ends the one retired before
+    current_ = std::move(daemon).value();
+    retired_->retiring = true;
+    retired_->quiesced = ScopedFd(MHD_quiesce_daemon(retired_->daemon));
+    return {};
+  }
+
   void stop() override {
-    if (daemon_ != nullptr) MHD_stop_daemon(std::exchange(daemon_, nullptr));
+    current_.reset();
+    retired_.reset();
+    socket_.reset();
   }
 
  private:
+  struct Daemon {
+    explicit Daemon(MicrohttpdServer& s) : server(s) {}
+    ~Daemon() {
+      if (daemon != nullptr) MHD_stop_daemon(daemon);
+    }
+    Daemon(const Daemon&) = delete;
+    Daemon& operator=(const Daemon&) = delete;
+
+    MicrohttpdServer& server;
+    bool asks_for_certificates = false;
+    std::atomic<bool> retiring{false};
+    ScopedFd quiesced;  // closed last: until it has stopped the daemon may look at it
+    MHD_Daemon* daemon = nullptr;
+  };
+
+  /// Listens on a descriptor of its own, so that two can share the socket for a moment.
+  Result<std::unique_ptr<Daemon>> make_daemon(const std::optional<HttpTls>& tls) {
+    ScopedFd socket(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!socket.valid()) return Status::system("HTTP server on " + endpoint_text(options_));
+    auto out = std::make_unique<Daemon>(*this);
+    std::vector<MHD_OptionItem> more;
+    const auto text = [&](MHD_OPTION option, const std::string& value) {
+      more.push_back({option, 0, const_cast<char*>(value.c_str())});
+    };
+    const std::string priorities = tls && tls->tls13_only
+                                       ? "NORMAL:-VERS-ALL:+VERS-TLS1.3"
+                                       : "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC;
+    if (tls) {
+      flags |= MHD_USE_TLS;
+      text(MHD_OPTION_HTTPS_MEM_CERT, tls->material.certificate);
+      text(MHD_OPTION_HTTPS_MEM_KEY, tls->material.key);
+      text(MHD_OPTION_HTTPS_PRIORITIES, priorities);
+      out->asks_for_certificates = !tls->material.client_ca.empty();
+      if (out->asks_for_certificates) text(MHD_OPTION_HTTPS_MEM_TRUST, tls->material.client_ca);
+    }
+    more.push_back({MHD_OPTION_END, 0, nullptr});
+    out->daemon = MHD_start_daemon(
+        flags, 0, nullptr, nullptr, &MicrohttpdServer::on_request, out.get(),
+        MHD_OPTION_LISTEN_SOCKET, static_cast<MHD_socket>(socket.get()),
+        MHD_OPTION_CONNECTION_LIMIT, options_.connection_limit, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        options_.connection_limit_per_ip, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        options_.connection_memory_bytes, MHD_OPTION_CONNECTION_TIMEOUT,
+        static_cast<unsigned>(options_.idle_timeout.count()), MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_NOTIFY_CONNECTION, &MicrohttpdServer::on_connection, out.get(),
+        MHD_OPTION_NOTIFY_COMPLETED, &MicrohttpdServer::on_completed, out.get(), MHD_OPTION_ARRAY,
+        more.data(), MHD_OPTION_END);
+    if (out->daemon == nullptr)
+      return Status(ErrorCode::kSystem,
+                    "HTTP server on " + endpoint_text(options_) +
+                        ": libmicrohttpd did not start (out of descriptors, threads or memory?)");
+    (void)socket.release();  // MHD_stop_daemon closes it
+    return out;
+  }
+
+  static DawdlerWatch::Handle* handle_of(MHD_Connection* connection) {
+    const MHD_ConnectionInfo* info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info == nullptr ? nullptr : static_cast<DawdlerWatch::Handle*>(info->socket_context);
+  }
+
+  static void on_connection(void* cls, MHD_Connection* connection, void** socket_context,
+                            MHD_ConnectionNotificationCode code) {
+    DawdlerWatch& watch = static_cast<Daemon*>(cls)->server.watch_;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+      const MHD_ConnectionInfo* info =
+          MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+      *socket_context = info == nullptr ? nullptr : watch.opened(info->connect_fd);
+    } else if (*socket_context != nullptr) {
+      watch.closed(static_cast<DawdlerWatch::Handle*>(*socket_context));
+      *socket_context = nullptr;
+    }
+  }
+
+  static void on_completed(void* cls, MHD_Connection* connection, void**,
+                           MHD_RequestTerminationCode) {
+    if (DawdlerWatch::Handle* handle = handle_of(connection))
+      static_cast<Daemon*>(cls)->server.watch_.answered(handle);
+  }
+
   static MHD_Result collect_header(void* cls, MHD_ValueKind, const char* key, const char* value) {
     auto& headers = static_cast<HttpRequest*>(cls)->headers;
     std::string& slot = headers[key];
@@ -103,12 +276,31 @@ class MicrohttpdServer final : public HttpServer {
     return MHD_YES;
   }
 
+  static ClientCertificate certificate_of(MHD_Connection* connection) {
+    const MHD_ConnectionInfo* info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    if (info == nullptr || info->tls_session == nullptr) return ClientCertificate::kNone;
+    auto* session = static_cast<gnutls_session_t>(info->tls_session);
+    unsigned count = 0;
+    if (gnutls_certificate_get_peers(session, &count) == nullptr || count == 0)
+      return ClientCertificate::kNone;
+    std::string purpose = GNUTLS_KP_TLS_WWW_CLIENT;
+    gnutls_typed_vdata_st data{GNUTLS_DT_KEY_PURPOSE_OID,
+                               reinterpret_cast<unsigned char*>(purpose.data()), 0};
+    unsigned faults = 0;
+    const bool good = gnutls_certificate_verify_peers(session, &data, 1, &faults) == 0;
+    return good && faults == 0 ? ClientCertificate::kVerified : ClientCertificate::kBad;
+  }
+
   static MHD_Result send(MHD_Connection* connection, HttpResponse&& response) {
-    auto* body = new std::string(std::move(response.body));
+    auto* content = new std::shared_ptr<const std::string>(
+        response.shared_body ? std::move(response.shared_body)
+                             : std::make_shared<const std::string>(std::move(response.body)));
     MHD_Response* out = MHD_create_response_from_buffer_with_free_callback_cls(
-        body->size(), body->data(), [](void* cls) { delete static_cast<std::string*>(cls); }, body);
+        (*content)->size(), const_cast<char*>((*content)->data()),
+        [](void* cls) { delete static_cast<std::shared_ptr<const std::string>*>(cls); }, content);
     if (out == nullptr) {
-      delete body;
+      delete content;
       return MHD_NO;  // closes the connection
     }
     MHD_add_response_header(out, MHD_HTTP_HEADER_CONTENT_TYPE, response.content_type.c_str());
@@ -133,7 +325,9 @@ class MicrohttpdServer final : public HttpServer {
                                const char* method, const char*, const char*,
                                std::size_t* body_bytes, void** seen) {
     try {
-      const auto* server = static_cast<MicrohttpdServer*>(cls);
+      auto* daemon = static_cast<Daemon*>(cls);
+      MicrohttpdServer& server = daemon->server;
+      if (DawdlerWatch::Handle* handle = handle_of(connection)) server.watch_.head_is_there(handle);
       HttpRequest request;
       request.method = method;
       const bool reads_body = request.method != "GET" && request.method != "HEAD";
@@ -151,17 +345,22 @@ class MicrohttpdServer final : public HttpServer {
       if (*body_bytes != 0) return MHD_NO;
       request.path = url;
       MHD_get_connection_values(connection, MHD_HEADER_KIND, &collect_header, &request);
-      HttpResponse response = server->handler_(request);
-      if (reads_body) response.headers.emplace_back("Connection", "close");
+      if (daemon->asks_for_certificates) request.client_certificate = certificate_of(connection);
+      HttpResponse response = server.handler_(request);
+      if (reads_body || daemon->retiring) response.headers.emplace_back("Connection", "close");
       return send(connection, std::move(response));
     } catch (const std::exception&) {
       return MHD_NO;  // out of memory: the client sees the connection close
     }
   }
 
+  HttpServerOptions options_;
   HttpHandler handler_;
+  ScopedFd socket_;
   std::uint16_t port_;
-  MHD_Daemon* daemon_ = nullptr;
+  DawdlerWatch watch_;  // before the daemons, which report to it
+  std::unique_ptr<Daemon> current_;
+  std::unique_ptr<Daemon> retired_;
 };
 
 }  // namespace
@@ -170,9 +369,9 @@ Result<std::unique_ptr<HttpServer>> start_http_server(const HttpServerOptions& o
                                                       HttpHandler handler) {
   Result<ListenSocket> socket = listen_on(options);
   if (!socket.ok()) return socket.status();
-  auto server = std::make_unique<MicrohttpdServer>(std::move(handler), socket.value().port);
-  if (const Status status = server->start(options, std::move(socket.value().fd)); !status.ok())
-    return status;
+  auto server =
+      std::make_unique<MicrohttpdServer>(options, std::move(handler), std::move(socket).value());
+  if (const Status status = server->start(); !status.ok()) return status;
   return Result<std::unique_ptr<HttpServer>>(std::move(server));
 }
 

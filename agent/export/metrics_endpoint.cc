@@ -105,43 +105,60 @@ MetricsEndpoint::MetricsEndpoint(const SnapshotStore& store, SelfReader self)
 HttpResponse MetricsEndpoint::metrics(const HttpRequest& request) {
   const std::int64_t begin_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
   const SnapshotPtr snapshot = store_.get();
-  SelfStats self = self_();
-  {
-    const std::lock_guard lock(mutex_);
-    self.scrapes = scrapes_;
-    self.scrape_cpu_seconds = scrape_cpu_seconds_;
-  }
-
-  HttpResponse response;
   const TextFormat format = negotiate_format(request.header("Accept"));
+  const bool gzip = accepts_gzip(request.header("Accept-Encoding"));
+
+  const std::lock_guard lock(mutex_);
+  HttpResponse response;
+  response.shared_body = page(snapshot, format, gzip);
+  if (response.shared_body == nullptr) {
+    response.status = 503;
+    response.body = "Out of memory while compressing the metrics.\n";
+    return response;
+  }
   response.content_type = content_type(format);
   response.headers.emplace_back("Vary", "Accept, Accept-Encoding");
+  if (gzip) response.headers.emplace_back("Content-Encoding", "gzip");
+  ++scrapes_;
+  scrape_cpu_seconds_ += static_cast<double>(clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns) * 1e-9;
+  return response;
+}
+
+std::shared_ptr<const std::string> MetricsEndpoint::page(const SnapshotPtr& snapshot,
+                                                         TextFormat format, bool gzip) {
+  Page& kept = pages_[(format == TextFormat::kOpenMetrics ? 2u : 0u) + (gzip ? 1u : 0u)];
+  const bool same = !kept.of.owner_before(snapshot) && !snapshot.owner_before(kept.of);
+  if (same && kept.text != nullptr) return kept.text;
+  // Pages of earlier snapshots are nobody's use: not even in formats that nobody asks for any more.
+  for (Page& other : pages_) {
+    if (other.of.owner_before(snapshot) || snapshot.owner_before(other.of)) other = {};
+  }
+  SelfStats self = self_();
+  self.scrapes = scrapes_;
+  self.scrape_cpu_seconds = scrape_cpu_seconds_;
+  auto text = std::make_shared<std::string>();
   const auto write_to = [&](ByteSink& sink) {
     TextWriter writer(format, sink);
     visit_metrics(*snapshot, self, writer);
     writer.finish();
   };
-  if (accepts_gzip(request.header("Accept-Encoding"))) {
-    GzipSink sink(response.body);
+  if (gzip) {
+    GzipSink sink(*text);
     write_to(sink);
-    if (!sink.finish()) {
-      response = HttpResponse{};
-      response.status = 503;
-      response.body = "Out of memory while compressing the metrics.\n";
-      return response;
-    }
-    response.headers.emplace_back("Content-Encoding", "gzip");
+    if (!sink.finish()) return nullptr;
   } else {
-    StringSink sink(response.body);
+    StringSink sink(*text);
     write_to(sink);
   }
+  text->shrink_to_fit();
+  ++pages_made_;
+  kept = {snapshot, std::move(text)};
+  return kept.text;
+}
 
-  const double cpu_seconds =
-      static_cast<double>(clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin_ns) * 1e-9;
+std::uint64_t MetricsEndpoint::pages_made() const {
   const std::lock_guard lock(mutex_);
-  ++scrapes_;
-  scrape_cpu_seconds_ += cpu_seconds;
-  return response;
+  return pages_made_;
 }
 
 HttpResponse MetricsEndpoint::healthz() const {

@@ -2,10 +2,14 @@
 //
 // The handlers of the agent's HTTP paths: /metrics, /healthz, /readyz and / .
 //   Thread: any, several at once. They read the newest snapshot and never wait for the reactor.
+//   A page is made once per snapshot, format and encoding, and then shared: four scrapers cost
+//   about what one costs, and see the same.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -31,7 +35,10 @@ class MetricsEndpoint {
  public:
   explicit MetricsEndpoint(const SnapshotStore& store, SelfReader self = read_self);
 
+  /// What the page says of the agent itself (scrapes, CPU, memory) is as of when it was made.
   [[nodiscard]] HttpResponse metrics(const HttpRequest& request);
+  /// Pages made so far; the other scrapes got one that was there.
+  [[nodiscard]] std::uint64_t pages_made() const;
   /// The process answers.
   [[nodiscard]] HttpResponse healthz() const;
   /// A snapshot was published and is not older than `kMaxSnapshotAgeSeconds`: the reactor works.
@@ -44,9 +51,20 @@ class MetricsEndpoint {
   static constexpr double kMaxSnapshotAgeSeconds = 30;
 
  private:
+  struct Page {
+    std::weak_ptr<const Snapshot> of;  // weak: a page does not keep a snapshot
+    std::shared_ptr<const std::string> text;
+  };
+  /// Null: out of memory while compressing.
+  [[nodiscard]] std::shared_ptr<const std::string> page(const SnapshotPtr& snapshot,
+                                                        TextFormat format, bool gzip);
+
   const SnapshotStore& store_;
   SelfReader self_;
-  std::mutex mutex_;  // of what follows
+  mutable std::mutex
+      mutex_;  // of what follows; held while a page is made, so that others wait for it
+  std::array<Page, 4> pages_;  // by format and encoding
+  std::uint64_t pages_made_ = 0;
   std::uint64_t scrapes_ = 0;
   double scrape_cpu_seconds_ = 0;
 };

@@ -91,7 +91,7 @@ BENCHMARK(BM_ScrapePrometheusCpp)->Arg(10'000)->Unit(benchmark::kMillisecond);
 /// client included.
 void BM_ScrapeOverHttp(benchmark::State& state) {
   SnapshotStore store;
-  store.publish(snapshot_of(state.range(0)));
+  const SnapshotPtr snapshot = snapshot_of(state.range(0));
   MetricsEndpoint endpoint(store);
   HttpRouter router;
   endpoint.add_to(router);
@@ -107,6 +107,8 @@ void BM_ScrapeOverHttp(benchmark::State& state) {
       "Accept-Encoding: gzip\r\nConnection: close\r\n\r\n";
   std::size_t bytes = 0;
   for (auto _ : state) {
+    // A new snapshot each time (the same contents under another owner), or the page would be kept.
+    store.publish(SnapshotPtr(std::make_shared<int>(), snapshot.get()));
     const ScopedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
         ::send(fd.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL) < 0)

@@ -89,7 +89,7 @@ TEST_F(Endpoint, ServesTextByDefault) {
   const HttpResponse response = router_.handle(get("/metrics"));
   EXPECT_EQ(response.status, 200);
   EXPECT_EQ(response.content_type, "text/plain; version=0.0.4; charset=utf-8");
-  EXPECT_TRUE(response.body.starts_with("# HELP ncclscope_job_info "));
+  EXPECT_TRUE(response.content().starts_with("# HELP ncclscope_job_info "));
   EXPECT_EQ(header_of(response, "Vary"), "Accept, Accept-Encoding");
   EXPECT_EQ(header_of(response, "Content-Encoding"), "");
 }
@@ -100,14 +100,34 @@ TEST_F(Endpoint, ServesOpenMetricsWithGzipWhenAsked) {
       router_.handle(get("/metrics", "application/openmetrics-text;version=1.0.0", "gzip"));
   EXPECT_EQ(response.content_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
   EXPECT_EQ(header_of(response, "Content-Encoding"), "gzip");
-  EXPECT_TRUE(response.body.starts_with("\x1F\x8B"));
+  EXPECT_TRUE(response.content().starts_with("\x1F\x8B"));
 }
 
 TEST_F(Endpoint, CountsItsScrapes) {
   (void)router_.handle(get("/metrics"));
   (void)router_.handle(get("/metrics", "", "gzip"));
+  store_.publish(std::make_shared<const Snapshot>());
   const HttpResponse third = router_.handle(get("/metrics"));
-  EXPECT_NE(third.body.find("\nncclscope_agent_scrapes_total 2\n"), std::string::npos);
+  EXPECT_NE(third.content().find("\nncclscope_agent_scrapes_total 2\n"), std::string::npos);
+}
+
+TEST_F(Endpoint, MakesAPageOncePerSnapshotFormatAndEncoding) {
+  store_.publish(std::make_shared<const Snapshot>(golden_snapshot()));
+  const std::string open_metrics = "application/openmetrics-text;version=1.0.0";
+  const HttpResponse first = router_.handle(get("/metrics", open_metrics, "gzip"));
+  for (int i = 0; i < 40; ++i) {
+    const HttpResponse again = router_.handle(get("/metrics", open_metrics, "gzip"));
+    EXPECT_EQ(again.shared_body, first.shared_body);
+  }
+  EXPECT_EQ(endpoint_.pages_made(), 1u);
+  EXPECT_NE(router_.handle(get("/metrics", "", "gzip")).content(), first.content());
+  EXPECT_NE(router_.handle(get("/metrics", open_metrics)).content(), first.content());
+  EXPECT_EQ(endpoint_.pages_made(), 3u);
+  store_.publish(std::make_shared<const Snapshot>(golden_snapshot()));
+  const HttpResponse next = router_.handle(get("/metrics", open_metrics, "gzip"));
+  EXPECT_NE(next.shared_body, first.shared_body);
+  EXPECT_EQ(endpoint_.pages_made(), 4u);
+  EXPECT_FALSE(first.content().empty()) << "a page outlives the next one while it is sent";
 }
 
 TEST_F(Endpoint, IsHealthyAsSoonAsItAnswers) {
