@@ -22,7 +22,7 @@ template <typename F>
 void each_job(const Snapshot& snapshot, const Caller& caller, const std::string& job_id, F&& f) {
   for (const JobSnapshot& job : snapshot.jobs) {
     if (!job_id.empty() && job.identity.job_id != job_id) continue;
-    if (caller.may_access(job.identity.uid)) f(job);
+    if (caller.may_read(job.identity.uid)) f(job);
   }
 }
 
@@ -47,13 +47,18 @@ bool to_level(v1::SetDetailRequest::Level level, std::uint8_t& out) {
 AgentServiceImpl::AgentServiceImpl(const SnapshotStore& snapshots, const OperationTail& tail,
                                    DetailControl* detail, const CallContext& calls,
                                    std::size_t max_tails)
-    : snapshots_(snapshots), tail_(tail), detail_(detail), calls_(calls), tails_(max_tails) {}
+    : snapshots_(snapshots),
+      tail_(tail),
+      detail_(detail),
+      calls_(calls),
+      tails_(max_tails, std::max<std::size_t>(1, max_tails / 4)) {}
 
 grpc::Status AgentServiceImpl::GetSnapshot(grpc::ServerContext* context,
                                            const v1::GetSnapshotRequest* request,
                                            v1::GetSnapshotResponse* response) {
   Caller caller;
-  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  if (grpc::Status status = calls_.authenticate(*context, Permission::kRead, caller); !status.ok())
+    return status;
   const SnapshotPtr snapshot = snapshots_.get();
   response->set_node(snapshot->node);
   response->set_agent_version(snapshot->agent_version);
@@ -67,12 +72,12 @@ grpc::Status AgentServiceImpl::TailOperations(
     grpc::ServerContext* context, const v1::TailOperationsRequest* request,
     grpc::ServerWriter<v1::TailOperationsResponse>* writer) {
   Caller caller;
-  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
-  const StreamLimit::Permit permit = tails_.acquire();
+  if (grpc::Status status = calls_.authenticate(*context, Permission::kRead, caller); !status.ok())
+    return status;
+  const StreamLimit::Permit permit = tails_.acquire(caller);
   if (!permit.granted())
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the agent serves at most " +
-                                                      std::to_string(tails_.limit()) +
-                                                      " tails at a time; end one of the others"};
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+            "the agent serves " + tails_.text("tails") + "; end one of the others"};
 
   const std::uint64_t held_end = tail_.end();
   std::uint64_t at = request->include_held() ? tail_.begin() : held_end;
@@ -86,9 +91,11 @@ grpc::Status AgentServiceImpl::TailOperations(
     records.clear();
     const OperationTail::ReadResult result = tail_.read(at, wanted, records);
     at = result.next;
-    skipped += result.skipped;
+    // How much others send is nobody's business: who may not read all learns only that there was a
+    // gap.
+    skipped += caller.reads_all() ? result.skipped : std::min<std::uint64_t>(result.skipped, 1);
     for (const TailRecord& record : records) {
-      if (!caller.may_access(record.source->uid)) continue;
+      if (!caller.may_read(record.source->uid)) continue;
       if (!request->job_id().empty() && record.source->job_id != request->job_id()) continue;
       response.Clear();
       response.set_skipped(skipped);
@@ -106,7 +113,8 @@ grpc::Status AgentServiceImpl::GetProgress(grpc::ServerContext* context,
                                            const v1::GetProgressRequest* request,
                                            v1::GetProgressResponse* response) {
   Caller caller;
-  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  if (grpc::Status status = calls_.authenticate(*context, Permission::kRead, caller); !status.ok())
+    return status;
   const SnapshotPtr snapshot = snapshots_.get();
   response->set_node(snapshot->node);
   response->set_time_ns(snapshot->realtime_ns);
@@ -127,7 +135,8 @@ grpc::Status AgentServiceImpl::GetBooks(grpc::ServerContext* context,
                                         const v1::GetBooksRequest* request,
                                         v1::GetBooksResponse* response) {
   Caller caller;
-  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  if (grpc::Status status = calls_.authenticate(*context, Permission::kRead, caller); !status.ok())
+    return status;
   const SnapshotPtr snapshot = snapshots_.get();
   response->set_node(snapshot->node);
   response->set_time_ns(snapshot->realtime_ns);
@@ -152,17 +161,17 @@ grpc::Status AgentServiceImpl::SetDetail(grpc::ServerContext* context,
                                          const v1::SetDetailRequest* request,
                                          v1::SetDetailResponse* response) {
   Caller caller;
-  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  if (grpc::Status status = calls_.authenticate(*context, Permission::kControl, caller);
+      !status.ok())
+    return status;
   if (detail_ == nullptr)
     return {grpc::StatusCode::UNIMPLEMENTED, "this agent has no detail control"};
   DetailRequest detail;
   if (!to_level(request->level(), detail.level))
     return {grpc::StatusCode::INVALID_ARGUMENT,
             "level must be LEVEL_NORMAL, LEVEL_LOW or LEVEL_FULL"};
-  if (!caller.administrator && caller.uid < 0)
-    return {grpc::StatusCode::PERMISSION_DENIED, "the caller's user is unknown"};
   detail.job_id = request->job_id();
-  detail.uid = caller.administrator ? -1 : caller.uid;  // users reach their own processes only
+  detail.uid = caller.controls_all() ? -1 : caller.uid;  // users reach their own processes only
   detail.network_phases = request->network_phases();
   detail.duration_ms = request->duration_ms();
   response->set_processes(detail_->set_detail(detail));

@@ -14,29 +14,49 @@
 #include "agent/api/agent_service.h"
 #include "agent/api/ingest_service.h"
 #include "agent/api/job_service.h"
+#include "agent/api/peers.h"
 #include "agent/api/unix_listener.h"
 #include "proto/wire/frame.h"
 
 namespace ncclscope::agent {
 
-grpc::Status CallContext::authenticate(const grpc::ServerContext& context, Caller& caller) const {
-  const std::optional<Caller> found = peers.find(context.peer());
-  // A call whose connection has closed is cancelled; its descriptor's number may belong to somebody
-  // else by now.
-  if (!found || context.IsCancelled())
-    return {grpc::StatusCode::UNAUTHENTICATED, "the caller's user could not be determined"};
-  caller = *found;
+grpc::Status CallContext::authenticate(const grpc::ServerContext& context, Permission permission,
+                                       Caller& caller) const {
+  std::string why;
+  std::optional<Caller> found = identify(context, why);
+  if (!found) return {grpc::StatusCode::UNAUTHENTICATED, why};
+  if (std::string no = refusal(*found, permission); !no.empty())
+    return {grpc::StatusCode::PERMISSION_DENIED, no};
+  caller = std::move(*found);
   return grpc::Status::OK;
 }
 
 namespace {
+
+class SocketCallContext final : public CallContext {
+ public:
+  SocketCallContext(std::size_t max_connections, std::size_t max_per_user)
+      : peers(max_connections, max_per_user) {}
+  Peers peers;
+
+ private:
+  [[nodiscard]] std::optional<Caller> identify(const grpc::ServerContext& context,
+                                               std::string& why) const override {
+    std::optional<Caller> found = peers.find(context.peer());
+    // A call whose connection has closed is cancelled; its descriptor's number may belong to
+    // somebody else by now.
+    if (context.IsCancelled()) found.reset();
+    if (!found) why = "the caller's user could not be determined";
+    return found;
+  }
+};
 
 class GrpcApiServer final : public ApiServer {
  public:
   GrpcApiServer(const ApiServerOptions& options, const ApiServices& services,
                 std::shared_ptr<const Authorizer> authorizer)
       : authorizer_(std::move(authorizer)),
-        calls_(options.max_connections),
+        calls_(options.max_connections, options.max_connections_per_user),
         agent_service_(*services.snapshots, *services.tail, services.detail, calls_,
                        options.max_tails),
         ingest_service_(services.gateway, calls_, options.max_publishers),
@@ -99,7 +119,7 @@ class GrpcApiServer final : public ApiServer {
   }
 
   std::shared_ptr<const Authorizer> authorizer_;
-  CallContext calls_;
+  SocketCallContext calls_;
   AgentServiceImpl agent_service_;
   IngestServiceImpl ingest_service_;
   JobServiceImpl job_service_;

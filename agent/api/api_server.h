@@ -24,9 +24,10 @@ struct ApiServerOptions {
   std::string socket = "/run/ncclscope/api.sock";  // its directory must exist
   unsigned socket_mode = 0666;  // everybody may connect; the Authorizer decides what they see
   std::size_t max_connections = 64;
-  int max_threads = 48;             // gRPC's; each running call holds one
-  std::size_t max_tails = 16;       // TailOperations at once
-  std::size_t max_publishers = 16;  // Publish at once
+  std::size_t max_connections_per_user = 16;  // administrators excepted
+  int max_threads = 48;                       // gRPC's; each running call holds one
+  std::size_t max_tails = 16;                 // TailOperations at once; a quarter of it per caller
+  std::size_t max_publishers = 16;            // Publish at once; half of it per caller
 };
 
 /// What the services work on. All must outlive the server; `gateway`, `detail` and `jobs` may be

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Peer credentials of Unix sockets.
+// Roles, and peer credentials of Unix sockets.
 #include "agent/api/authorizer.h"
 
 #include <grp.h>
@@ -34,6 +34,58 @@ std::vector<gid_t> supplementary_groups(int fd) {
 
 }  // namespace
 
+std::string_view name(Role role) {
+  switch (role) {
+    case Role::kUser:
+      return "user";
+    case Role::kViewer:
+      return "viewer";
+    case Role::kOperator:
+      return "operator";
+    case Role::kIngest:
+      return "ingest";
+    case Role::kAdministrator:
+      return "administrator";
+  }
+  return "unknown";
+}
+
+std::string Caller::principal() const {
+  return name.empty() ? concat("uid:", uid) : name;
+}
+
+std::string refusal(const Caller& caller, Permission permission) {
+  const bool of_network = !caller.name.empty();
+  const auto lacks = [&](const char* what, const char* who) {
+    return concat("not allowed: ",
+                  of_network ? concat("the role ", name(caller.role), " of ", caller.name)
+                             : concat("user ", caller.uid),
+                  " may not ", what, "; ", who, " may");
+  };
+  switch (permission) {
+    case Permission::kRead:
+      if (caller.role == Role::kIngest) return lacks("read", "the roles user, viewer and operator");
+      break;
+    case Permission::kControl:
+      if (caller.role == Role::kIngest || caller.role == Role::kViewer)
+        return lacks("change what is recorded", "the roles user (own jobs) and operator (all)");
+      break;
+    case Permission::kPublish:
+      // On the node itself every user may, as on the plugins' socket.
+      if (caller.role != Role::kIngest && of_network)
+        return lacks("send frames", "the role ingest");
+      break;
+    case Permission::kAdminister:
+      if (!caller.is_administrator())
+        return lacks("report jobs",
+                     "root, the agent's user and members of the group ncclscope-admin on the "
+                     "agent's own node");
+      return {};
+  }
+  if (caller.role == Role::kUser && caller.uid < 0) return "the caller's user is unknown";
+  return {};
+}
+
 PeerCredentialsAuthorizer::PeerCredentialsAuthorizer(const std::string& administrators_group)
     : own_uid_(::geteuid()) {
   // Once, before threads look at it.
@@ -50,13 +102,14 @@ std::optional<Caller> PeerCredentialsAuthorizer::identify(int fd) const {
     return {};
   Caller caller;
   caller.uid = credentials.uid;
-  caller.administrator = credentials.uid == 0 || caller.uid == own_uid_;
-  if (!caller.administrator && group_id_ >= 0) {
+  bool administrator = credentials.uid == 0 || caller.uid == own_uid_;
+  if (!administrator && group_id_ >= 0) {
     const std::vector<gid_t> groups = supplementary_groups(fd);
-    caller.administrator =
+    administrator =
         credentials.gid == static_cast<gid_t>(group_id_) ||
         std::find(groups.begin(), groups.end(), static_cast<gid_t>(group_id_)) != groups.end();
   }
+  if (administrator) caller.role = Role::kAdministrator;
   return caller;
 }
 

@@ -4,6 +4,7 @@
 // one lock.
 #include "agent/api/ingest_service.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -41,20 +42,23 @@ class Writer {
 
 IngestServiceImpl::IngestServiceImpl(IngestGateway* gateway, const CallContext& calls,
                                      std::size_t max_publishers)
-    : gateway_(gateway), calls_(calls), publishers_(max_publishers) {}
+    : gateway_(gateway),
+      calls_(calls),
+      publishers_(max_publishers, std::max<std::size_t>(1, max_publishers / 2)) {}
 
 grpc::Status IngestServiceImpl::Publish(grpc::ServerContext* context, Stream* stream) {
   Caller caller;
-  if (grpc::Status status = calls_.authenticate(*context, caller); !status.ok()) return status;
+  if (grpc::Status status = calls_.authenticate(*context, Permission::kPublish, caller);
+      !status.ok())
+    return status;
   if (gateway_ == nullptr)
     return {grpc::StatusCode::UNIMPLEMENTED, "this agent takes no frames over gRPC"};
-  const StreamLimit::Permit permit = publishers_.acquire();
+  const StreamLimit::Permit permit = publishers_.acquire(caller);
   if (!permit.granted())
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the agent takes at most " +
-                                                      std::to_string(publishers_.limit()) +
-                                                      " streams of frames at a time"};
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+            "the agent takes " + publishers_.text("streams of frames")};
   const std::unique_ptr<IngestChannel> channel =
-      gateway_->open("grpc uid " + std::to_string(caller.uid), caller.uid);
+      gateway_->open("grpc " + caller.principal(), caller.uid);
   if (channel == nullptr)
     return {grpc::StatusCode::UNAVAILABLE, "the agent is stopping or takes no more sessions"};
 

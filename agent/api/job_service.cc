@@ -35,12 +35,9 @@ grpc::Status is_stopping() {
 grpc::Status JobServiceImpl::admit(const grpc::ServerContext& context,
                                    const std::string& slurm_job_id) const {
   Caller caller;
-  if (grpc::Status status = calls_.authenticate(context, caller); !status.ok()) return status;
-  if (!caller.administrator)
-    return {grpc::StatusCode::PERMISSION_DENIED,
-            concat("uid ", caller.uid,
-                   " may not report jobs; root, the agent's own user and members of the "
-                   "administrators' group (ncclscope-admin) may")};
+  if (grpc::Status status = calls_.authenticate(context, Permission::kAdminister, caller);
+      !status.ok())
+    return status;
   if (reports_ == nullptr)
     return {grpc::StatusCode::UNIMPLEMENTED, "this agent takes no reports of jobs"};
   if (!is_number(slurm_job_id)) return wrong("slurm_job_id", slurm_job_id);

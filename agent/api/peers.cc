@@ -25,11 +25,25 @@ int range_start(std::size_t size) {
 
 }  // namespace
 
-Peers::Peers(std::size_t max_connections)
-    : first_(range_start(max_connections)), callers_(max_connections) {}
+Peers::Peers(std::size_t max_connections, std::size_t max_per_principal, std::size_t reserved)
+    : first_(range_start(max_connections + reserved)),
+      max_per_principal_(max_per_principal),
+      callers_(max_connections) {}
+
+std::size_t Peers::connections_of(const std::string& principal) const {
+  std::size_t count = 0;
+  for (std::size_t slot = 0; slot < callers_.size(); ++slot) {
+    if (callers_[slot] && callers_[slot]->principal() == principal &&
+        ::fcntl(first_ + static_cast<int>(slot), F_GETFD) != -1)
+      ++count;
+  }
+  return count;
+}
 
 ScopedFd Peers::admit(ScopedFd connection, const Caller& caller) {
   const std::lock_guard lock(mutex_);
+  if (!caller.is_administrator() && connections_of(caller.principal()) >= max_per_principal_)
+    return {};
   for (std::size_t tried = 0; tried < callers_.size(); ++tried) {
     const std::size_t slot = (next_ + tried) % callers_.size();
     const int number = first_ + static_cast<int>(slot);

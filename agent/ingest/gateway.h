@@ -33,8 +33,9 @@ class IngestChannel {
 class IngestGateway {
  public:
   virtual ~IngestGateway() = default;
-  /// Opens a session. `origin` names the peer in logs ("ipv4:10.0.0.7:4711"). uid -1 = unknown.
-  /// Null when the agent is shutting down or takes no more connections.
+  /// Opens a session. `origin` names the peer in logs and says who pays for it ("uid:1000",
+  /// "token:replay"): one origin cannot go on with the session of another. uid -1 = unknown. Null
+  /// when the agent is shutting down or takes no more connections.
   virtual std::unique_ptr<IngestChannel> open(std::string_view origin, std::int64_t uid = -1) = 0;
 };
 

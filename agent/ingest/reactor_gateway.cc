@@ -120,7 +120,8 @@ std::unique_ptr<IngestChannel> ReactorGateway::open(std::string_view origin, std
   PeerIdentity peer;
   peer.uid = uid;
   peer.claimed = true;
-  peer.principal = "claimed:" + std::to_string(uid);
+  // "uid:1000" pays as "claimed:1000".
+  peer.principal = "claimed:" + (uid >= 0 ? std::to_string(uid) : std::string(origin));
   peer.origin = std::string(origin);
   auto channel = std::make_unique<Channel>(*this);
   if (!channel->start(std::move(peer))) return nullptr;

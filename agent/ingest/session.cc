@@ -429,7 +429,8 @@ SessionState* Ingest::attach(Session& session, const wire::Hello& hello, IngestE
     SessionState& state = *it->second;
     const PeerIdentity& known = state.peer;
     const PeerIdentity& peer = session.peer_;
-    if (known.uid != peer.uid || known.pid != peer.pid || known.claimed != peer.claimed) {
+    if (known.uid != peer.uid || known.pid != peer.pid || known.claimed != peer.claimed ||
+        (peer.claimed && known.origin != peer.origin)) {
       error = IngestError::kSessionConflict;
       return nullptr;
     }

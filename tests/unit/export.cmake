@@ -2,6 +2,7 @@
 ncclscope_test(export_test
   SOURCES unit/export/catalogue_test.cc unit/export/http_test.cc unit/export/label_text_test.cc
     unit/export/snapshot_fixture.cc unit/export/text_writer_test.cc
+    unit/export/web_access_test.cc
   LINK ncclscope_agent_export ncclscope_agent_prometheus
   LABELS unit sanitize)
 if(TARGET export_test)
@@ -9,7 +10,7 @@ if(TARGET export_test)
 endif()
 
 ncclscope_test(api_base_test
-  SOURCES unit/export/api_base_test.cc
+  SOURCES unit/export/access_list_test.cc unit/export/api_base_test.cc
   LINK ncclscope_agent_api_base
   LABELS unit sanitize)
 

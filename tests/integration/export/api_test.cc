@@ -42,7 +42,7 @@ class FixedAuthorizer final : public Authorizer {
 
  private:
   mutable std::mutex mutex_;
-  std::optional<Caller> caller_ = Caller{0, true};
+  std::optional<Caller> caller_ = Caller{0, Role::kAdministrator};
 };
 
 /// Answers every frame with "got:" + frame; "end" closes the session, "push" makes it send on its
@@ -52,7 +52,7 @@ class EchoGateway final : public IngestGateway {
   std::unique_ptr<IngestChannel> open(std::string_view origin, std::int64_t uid) override {
     if (refuse_) return nullptr;
     last_uid_ = uid;
-    EXPECT_EQ(origin, "grpc uid " + std::to_string(uid));
+    EXPECT_EQ(origin, "grpc uid:" + std::to_string(uid));
     ++open_;
     return std::make_unique<Channel>(*this);
   }
@@ -225,7 +225,7 @@ TEST_F(Api, JobIdSelectsOneJob) {
 }
 
 TEST_F(Api, UsersSeeTheirOwnJobsOnly) {
-  authorizer_->set(Caller{1001, false});
+  authorizer_->set(Caller{1001, Role::kUser});
   const auto stub = agent();
   {
     grpc::ClientContext context;
@@ -250,7 +250,7 @@ TEST_F(Api, UsersSeeTheirOwnJobsOnly) {
     ASSERT_TRUE(stub->GetBooks(&context, {}, &response).ok());
     EXPECT_EQ(response.processes_size(), 3);
   }
-  authorizer_->set(Caller{2002, false});
+  authorizer_->set(Caller{2002, Role::kUser});
   grpc::ClientContext context;
   bound(context);
   v1::GetSnapshotResponse response;
@@ -351,7 +351,7 @@ TEST_F(Api, TailShowsOwnJobsOnly) {
   append_operations(tail_.add_source(source_of("4711", 1001)), 0, 2);
   append_operations(tail_.add_source(source_of("4712", 1002)), 100, 3);
   append_operations(tail_.add_source(source_of("4713", 1002)), 200, 4);
-  authorizer_->set(Caller{1002, false});
+  authorizer_->set(Caller{1002, Role::kUser});
   const auto stub = agent();
   const auto count = [&](const std::string& job_id) {
     grpc::ClientContext context;
@@ -416,21 +416,21 @@ TEST_F(Api, SetDetailReachesOwnProcessesOnlyUnlessAdministrator) {
     EXPECT_TRUE(detail_.last().network_phases);
     EXPECT_EQ(detail_.last().duration_ms, 5'000u);
   }
-  authorizer_->set(Caller{1001, false});
+  authorizer_->set(Caller{1001, Role::kUser});
   {
     grpc::ClientContext context;
     bound(context);
     ASSERT_TRUE(agent()->SetDetail(&context, request, &response).ok());
     EXPECT_EQ(detail_.last().uid, 1001);
   }
-  authorizer_->set(Caller{-1, false});
+  authorizer_->set(Caller{-1, Role::kUser});
   {
     grpc::ClientContext context;
     bound(context);
     EXPECT_EQ(agent()->SetDetail(&context, request, &response).error_code(),
               grpc::StatusCode::PERMISSION_DENIED);
   }
-  authorizer_->set(Caller{0, true});
+  authorizer_->set(Caller{0, Role::kAdministrator});
   request.set_level(v1::SetDetailRequest::LEVEL_UNSPECIFIED);
   grpc::ClientContext context;
   bound(context);
@@ -439,7 +439,7 @@ TEST_F(Api, SetDetailReachesOwnProcessesOnlyUnlessAdministrator) {
 }
 
 TEST_F(Api, PublishCarriesFramesBothWays) {
-  authorizer_->set(Caller{1234, false});
+  authorizer_->set(Caller{1234, Role::kUser});
   const auto stub = v1::IngestService::NewStub(connect());
   grpc::ClientContext context;
   bound(context);

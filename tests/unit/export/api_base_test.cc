@@ -108,27 +108,27 @@ TEST(PeerCredentialsAuthorizer, KnowsTheUserAtTheOtherEnd) {
       PeerCredentialsAuthorizer("no-such-group").identify(one.get());
   ASSERT_TRUE(caller.has_value());
   EXPECT_EQ(caller->uid, static_cast<std::int64_t>(::getuid()));
-  EXPECT_TRUE(caller->administrator) << "the agent's own user is one";
+  EXPECT_TRUE(caller->is_administrator()) << "the agent's own user is one";
 }
 
 TEST(PeerCredentialsAuthorizer, KnowsNobodyOnAnotherKindOfSocket) {
   const ScopedFd tcp(::socket(AF_INET, SOCK_STREAM, 0));
   const std::optional<Caller> caller = PeerCredentialsAuthorizer().identify(tcp.get());
   if (caller) {
-    EXPECT_FALSE(caller->may_access(-1) && !caller->administrator);
+    EXPECT_FALSE(caller->may_read(-1) && !caller->is_administrator());
   }
 }
 
 TEST(Caller, MayAccessOwnJobsOnly) {
-  const Caller user{1000, false};
-  EXPECT_TRUE(user.may_access(1000));
-  EXPECT_FALSE(user.may_access(1001));
-  EXPECT_FALSE(user.may_access(-1)) << "whose owner nobody proved";
+  const Caller user{1000, Role::kUser};
+  EXPECT_TRUE(user.may_read(1000));
+  EXPECT_FALSE(user.may_read(1001));
+  EXPECT_FALSE(user.may_read(-1)) << "whose owner nobody proved";
   const Caller unknown{};
-  EXPECT_FALSE(unknown.may_access(-1)) << "unknown is not the owner of unknown";
-  const Caller administrator{0, true};
-  EXPECT_TRUE(administrator.may_access(1000));
-  EXPECT_TRUE(administrator.may_access(-1));
+  EXPECT_FALSE(unknown.may_read(-1)) << "unknown is not the owner of unknown";
+  const Caller administrator{0, Role::kAdministrator};
+  EXPECT_TRUE(administrator.may_read(1000));
+  EXPECT_TRUE(administrator.may_read(-1));
 }
 
 ScopedFd any_descriptor() {
@@ -140,9 +140,9 @@ std::string name_of(const ScopedFd& fd) {
 }
 
 TEST(Peers, FindsCallersByDescriptor) {
-  Peers peers(4);
-  const ScopedFd first = peers.admit(any_descriptor(), Caller{1, false});
-  const ScopedFd second = peers.admit(any_descriptor(), Caller{2, true});
+  Peers peers(4, 4);
+  const ScopedFd first = peers.admit(any_descriptor(), Caller{1, Role::kUser});
+  const ScopedFd second = peers.admit(any_descriptor(), Caller{2, Role::kAdministrator});
   ASSERT_TRUE(first.valid() && second.valid());
   EXPECT_EQ(peers.find(name_of(first))->uid, 1);
   EXPECT_EQ(peers.find(name_of(second))->uid, 2);
@@ -153,23 +153,23 @@ TEST(Peers, FindsCallersByDescriptor) {
 }
 
 TEST(Peers, AdmitsNoMoreThanItsLimitAndGoesOnWhenOneLeaves) {
-  Peers peers(2);
-  ScopedFd first = peers.admit(any_descriptor(), Caller{1, false});
-  const ScopedFd second = peers.admit(any_descriptor(), Caller{2, false});
-  EXPECT_FALSE(peers.admit(any_descriptor(), Caller{3, false}).valid());
+  Peers peers(2, 2);
+  ScopedFd first = peers.admit(any_descriptor(), Caller{1, Role::kUser});
+  const ScopedFd second = peers.admit(any_descriptor(), Caller{2, Role::kUser});
+  EXPECT_FALSE(peers.admit(any_descriptor(), Caller{3, Role::kUser}).valid());
   first.reset();
-  const ScopedFd third = peers.admit(any_descriptor(), Caller{3, false});
+  const ScopedFd third = peers.admit(any_descriptor(), Caller{3, Role::kUser});
   ASSERT_TRUE(third.valid());
   EXPECT_EQ(peers.find(name_of(third))->uid, 3);
 }
 
 TEST(Peers, DoesNotReuseANumberAtOnce) {
-  Peers peers(8);
-  ScopedFd first = peers.admit(any_descriptor(), Caller{1, false});
+  Peers peers(8, 8);
+  ScopedFd first = peers.admit(any_descriptor(), Caller{1, Role::kUser});
   const std::string name = name_of(first);
   first.reset();
   for (int i = 0; i < 7; ++i)
-    EXPECT_NE(name_of(peers.admit(any_descriptor(), Caller{2, true})), name);
+    EXPECT_NE(name_of(peers.admit(any_descriptor(), Caller{2, Role::kAdministrator})), name);
   EXPECT_EQ(peers.find(name)->uid, 1);
 }
 
