@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The agents a command talks to: the option --agent, connections, and errors that say what to do.
+// The agents a command talks to: the option --agent and those of TLS, connections, and errors that
+// say what to do.
 //   Thread: one, except that a stub may be used on several.
 #pragma once
 
@@ -22,8 +23,18 @@ namespace ncclscope::cli {
 
 inline constexpr std::string_view kDefaultAgent = "unix:/run/ncclscope/api.sock";
 
-/// Adds --agent (repeatable) and fills `addresses`; kDefaultAgent if none is given.
-void add_agent_option(CLI::App& command, std::vector<std::string>& addresses);
+/// Which agents, and how to reach those on other hosts.
+struct AgentOptions {
+  std::vector<std::string> addresses;
+  std::string ca, cert, key, token_file;  // paths; of host:port only
+};
+
+/// Adds --agent (repeatable), --ca, --cert, --key and --token-file, and fills `options`;
+/// kDefaultAgent if no agent is given.
+void add_agent_option(CLI::App& command, AgentOptions& options);
+
+/// Where nothing is shown: " (you see your own jobs ...)" unless the user is root.
+[[nodiscard]] std::string_view own_jobs_note();
 
 /// What gRPC wants: "/run/x.sock" and "unix:/run/x.sock" are Unix sockets, the rest is host:port.
 [[nodiscard]] std::string target_of(std::string_view address);
@@ -33,7 +44,7 @@ void add_agent_option(CLI::App& command, std::vector<std::string>& addresses);
 
 class Agent {
  public:
-  explicit Agent(std::string address);
+  Agent(std::string address, const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] v1::AgentService::Stub& stub() const { return *stub_; }
@@ -60,6 +71,8 @@ class Agent {
   std::unique_ptr<v1::AgentService::Stub> stub_;
 };
 
-[[nodiscard]] std::vector<Agent> connect(const std::vector<std::string>& addresses);
+/// Throws CLI::ValidationError (with what is wrong) if a file cannot be read, or host:port lacks
+/// --ca.
+[[nodiscard]] std::vector<Agent> connect(const AgentOptions& options);
 
 }  // namespace ncclscope::cli

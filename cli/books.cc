@@ -20,7 +20,7 @@ namespace ncclscope::cli {
 namespace {
 
 struct BooksOptions {
-  std::vector<std::string> agents;
+  AgentOptions agents;
   std::string job;
   bool json = false;
 };
@@ -129,7 +129,7 @@ int run(const BooksOptions& options) {
     if (unbalanced > 0)
       std::printf("%zu of %zu processes do not balance\n", unbalanced, table.rows());
   } else if (reached) {
-    std::printf("no processes\n");
+    std::printf("no processes%s\n", std::string(own_jobs_note()).c_str());
   }
   if (!reached) return kUnreachable;
   return unbalanced > 0 ? kNegative : kSuccess;

@@ -25,7 +25,7 @@ namespace ncclscope::cli {
 namespace {
 
 struct TailOptions {
-  std::vector<std::string> agents;
+  AgentOptions agents;
   std::string job;
   bool json = false;
   bool once = false;
@@ -88,10 +88,11 @@ class Tail {
     std::uint64_t skipped = 0;
     while (!broken_pipe_ && reader->Read(&response)) {
       if (response.skipped() > skipped) {
-        std::fprintf(stderr,
-                     "ncclscope: %s: too slow for the agent at %s, %llu records skipped so far\n",
-                     node.c_str(), agents_[i].address().c_str(),
-                     static_cast<unsigned long long>(response.skipped()));
+        std::fprintf(
+            stderr,
+            "ncclscope: %s: too slow for the agent at %s, at least %llu records skipped so far\n",
+            node.c_str(), agents_[i].address().c_str(),
+            static_cast<unsigned long long>(response.skipped()));
         skipped = response.skipped();
       }
       if (options_.operations_only && !response.has_operation()) continue;

@@ -31,7 +31,7 @@ constexpr std::chrono::milliseconds kRetry{100};
 constexpr std::chrono::seconds kNoNewSnapshot{10};
 
 struct TopOptions {
-  std::vector<std::string> agents;
+  AgentOptions agents;
   std::string job;
   double interval_seconds = 2;
   bool once = false;

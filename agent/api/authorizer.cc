@@ -59,7 +59,7 @@ std::string refusal(const Caller& caller, Permission permission) {
   const auto lacks = [&](const char* what, const char* who) {
     return concat("not allowed: ",
                   of_network ? concat("the role ", name(caller.role), " of ", caller.name)
-                             : concat("user ", caller.uid),
+                             : concat("uid ", caller.uid),
                   " may not ", what, "; ", who, " may");
   };
   switch (permission) {
@@ -78,8 +78,8 @@ std::string refusal(const Caller& caller, Permission permission) {
     case Permission::kAdminister:
       if (!caller.is_administrator())
         return lacks("report jobs",
-                     "root, the agent's user and members of the group ncclscope-admin on the "
-                     "agent's own node");
+                     "root, the agent's own user and members of the administrators' group "
+                     "(ncclscope-admin)");
       return {};
   }
   if (caller.role == Role::kUser && caller.uid < 0) return "the caller's user is unknown";

@@ -15,12 +15,13 @@
 
 #include "agent/aggregate/aggregator.h"
 #include "agent/api/api_server.h"
+#include "agent/api/network_server.h"
 #include "agent/app/limits.h"
 #include "agent/base/log.h"
 #include "agent/base/reactor.h"
 #include "agent/base/signals.h"
-#include "agent/export/http_server.h"
 #include "agent/export/metrics_endpoint.h"
+#include "agent/export/web_server.h"
 #include "agent/identity/gpu_table.h"
 #include "agent/identity/job_reports.h"
 #include "agent/identity/job_resolver.h"
@@ -37,7 +38,8 @@ namespace {
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::chrono::seconds kDrainLimit{1};
 constexpr std::chrono::milliseconds kApiStopLimit{500};
-constexpr std::size_t kMaxChannels = 256;  // gRPC ingest streams
+constexpr std::chrono::seconds kFilesCheck{5};  // certificates and who may pass
+constexpr std::size_t kMaxChannels = 256;       // gRPC ingest streams
 
 std::uint64_t random_instance() {
   std::uint64_t value = 0;
@@ -89,6 +91,12 @@ SqueuePoller::Options squeue_options(const Config& config) {
   return options;
 }
 
+/// "127.0.0.1:9464", "[::]:9464".
+std::string address_text(const std::string& host, std::uint16_t port) {
+  const bool v6 = host.find(':') != std::string::npos;
+  return concat(v6 ? "[" : "", host, v6 ? "]:" : ":", port);
+}
+
 }  // namespace
 
 const char* agent_version() {
@@ -122,6 +130,9 @@ struct Agent::Parts {
   }
   void shut_down();
   void apply(const Config& next);
+  void reload_access();
+  Status start_http();
+  Status start_api();
   Status write_ready_file() const;
 
   Config config;
@@ -144,8 +155,10 @@ struct Agent::Parts {
   std::string http_address;
   HttpRouter router;
   std::unique_ptr<MetricsEndpoint> metrics;
-  std::unique_ptr<HttpServer> http;
+  std::unique_ptr<WebServer> http;
   std::unique_ptr<ApiServer> api;
+  std::string api_address;
+  std::unique_ptr<NetworkServer> network_api;
   std::function<Result<Config>()> reload_config;
   MemoryGuard memory;
   bool stopping = false;
@@ -213,13 +226,25 @@ void Agent::Parts::apply(const Config& next) {
   slurm_jobs.set_grace_ns(config.grace_seconds * kSecond);
 }
 
+/// At once, and whether or not a file's time says that it has changed.
+void Agent::Parts::reload_access() {
+  if (http) {
+    if (const Status s = http->reload(); !s.ok())
+      log_error(concat("SIGHUP: /metrics goes on as it was: ", s.message()));
+  }
+  if (network_api) {
+    if (const Status s = network_api->reload(); !s.ok())
+      log_error(concat("SIGHUP: the API over TCP goes on as it was: ", s.message()));
+  }
+}
+
 Status Agent::Parts::write_ready_file() const {
   if (config.ready_file.empty()) return {};
   const std::string temporary = config.ready_file + ".new";
   {
     std::ofstream file(temporary, std::ios::trunc);
     file << "pid=" << ::getpid() << "\nsocket=" << config.socket << "\nhttp=" << http_address
-         << "\napi_socket=" << config.api_socket << "\n";
+         << "\napi_socket=" << config.api_socket << "\napi=" << api_address << "\n";
     if (!file.flush()) {
       return Status(ErrorCode::kSystem, concat("cannot write ready_file ", temporary));
     }
@@ -239,6 +264,7 @@ Agent::~Agent() {
   p.gateway->close();
   p.tail.close();
   if (p.api) p.api->stop(kApiStopLimit);
+  if (p.network_api) p.network_api->stop(kApiStopLimit);
   if (p.http) p.http->stop();
 }
 
@@ -296,39 +322,61 @@ Status Agent::handle_signals(std::function<Result<Config>()> reload_config) {
         } else {
           log_error(concat("SIGHUP: the settings are left as they are: ", next.status().message()));
         }
+        p.reload_access();
       });
   if (!signals.ok()) return signals.status();
   p.signals = std::move(signals).value();
   return {};
 }
 
+Status Agent::Parts::start_http() {
+  const Result<HostPort> listen = parse_host_port(config.listen);
+  if (!listen.ok()) return listen.status();
+  metrics = std::make_unique<MetricsEndpoint>(store);
+  metrics->add_to(router);
+  HttpServerOptions options;
+  options.address = listen.value().host;
+  options.port = listen.value().port;
+  Result<std::unique_ptr<WebServer>> started =
+      WebServer::start(options, config.web_config, clock,
+                       [this](const HttpRequest& request) { return router.handle(request); });
+  if (!started.ok()) return started.status();
+  http = std::move(started).value();
+  http_address = address_text(options.address, http->port());
+  return reactor->add_timer(kFilesCheck, [this] { http->reload_if_changed(); });
+}
+
+Status Agent::Parts::start_api() {
+  const ApiServices services{&store, &tail, gateway.get(), gateway.get(), job_reports.get()};
+  if (!config.api_socket.empty()) {
+    if (Status s = make_socket_directory(config.api_socket); !s.ok()) return s;
+    ApiServerOptions options;
+    options.socket = config.api_socket;
+    Result<std::unique_ptr<ApiServer>> started = start_api_server(options, services);
+    if (!started.ok()) return started.status();
+    api = std::move(started).value();
+  }
+  if (config.api_listen.empty()) return {};
+  const Result<HostPort> listen = parse_host_port(config.api_listen);
+  if (!listen.ok()) return listen.status();
+  NetworkServerOptions options;
+  options.address = listen.value().host;
+  options.port = listen.value().port;
+  options.tls = {config.api_cert_file, config.api_key_file, config.api_client_ca_file};
+  options.access_file = config.api_access_file;
+  Result<std::unique_ptr<NetworkServer>> started = start_network_server(options, services, clock);
+  if (!started.ok()) return started.status();
+  network_api = std::move(started).value();
+  api_address = address_text(options.address, network_api->port());
+  return reactor->add_timer(kFilesCheck, [this] { network_api->reload_if_changed(); });
+}
+
 Status Agent::start_servers() {
   Parts& p = *parts_;
   if (!p.config.listen.empty()) {
-    const Result<HostPort> listen = parse_host_port(p.config.listen);
-    if (!listen.ok()) return listen.status();
-    p.metrics = std::make_unique<MetricsEndpoint>(p.store);
-    p.metrics->add_to(p.router);
-    HttpServerOptions options;
-    options.address = listen.value().host;
-    options.port = listen.value().port;
-    Result<std::unique_ptr<HttpServer>> http = start_http_server(
-        options, [&p](const HttpRequest& request) { return p.router.handle(request); });
-    if (!http.ok()) return http.status();
-    p.http = std::move(http).value();
-    const bool v6 = options.address.find(':') != std::string::npos;
-    p.http_address =
-        concat(v6 ? "[" : "", options.address, v6 ? "]:" : ":", std::uint32_t{p.http->port()});
+    if (Status s = p.start_http(); !s.ok()) return s;
   }
-  if (!p.config.api_socket.empty()) {
-    if (Status s = make_socket_directory(p.config.api_socket); !s.ok()) return s;
-    ApiServerOptions options;
-    options.socket = p.config.api_socket;
-    Result<std::unique_ptr<ApiServer>> api = start_api_server(
-        options, {&p.store, &p.tail, p.gateway.get(), p.gateway.get(), p.job_reports.get()});
-    if (!api.ok()) return api.status();
-    p.api = std::move(api).value();
-  }
+  if (Status s = p.start_api(); !s.ok()) return s;
   if (!p.config.squeue_command.empty()) {
     p.squeue = std::make_unique<SqueuePoller>(
         p.clock, squeue_options(p.config), [&p](std::vector<QueuedJob> jobs) {
@@ -338,7 +386,8 @@ Status Agent::start_servers() {
   if (Status s = p.write_ready_file(); !s.ok()) return s;
   log_info(concat("ready: version ", agent_version(), ", socket ", p.config.socket, ", http ",
                   p.http_address.empty() ? std::string("off") : p.http_address, ", api ",
-                  p.config.api_socket.empty() ? std::string("off") : p.config.api_socket));
+                  p.config.api_socket.empty() ? std::string("off") : p.config.api_socket,
+                  p.api_address.empty() ? "" : concat(" and ", p.api_address)));
   notify_service_manager("READY=1");
   return {};
 }
@@ -353,6 +402,9 @@ void Agent::stop() {
 
 const std::string& Agent::http_address() const {
   return parts_->http_address;
+}
+const std::string& Agent::api_address() const {
+  return parts_->api_address;
 }
 const SnapshotStore& Agent::snapshots() const {
   return parts_->store;

@@ -43,6 +43,8 @@ class Agent {
 
   /// "127.0.0.1:43127"; empty without HTTP.
   [[nodiscard]] const std::string& http_address() const;
+  /// The same of the API over TCP.
+  [[nodiscard]] const std::string& api_address() const;
   [[nodiscard]] const SnapshotStore& snapshots() const;
   [[nodiscard]] const OperationTail& tail() const;
   [[nodiscard]] IngestGateway& gateway();

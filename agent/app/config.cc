@@ -27,6 +27,22 @@ const std::array kKeys = {
               "Unix socket of the gRPC API; empty: no API"},
     ConfigKey{"listen", &Config::listen, 0, 0, false,
               "address:port of /metrics; port 0: any free one; empty: no HTTP"},
+    ConfigKey{
+        "web_config", &Config::web_config, 0, 0, false,
+        "file with TLS, passwords and tokens of /metrics (Prometheus' web.yml); read again on "
+        "SIGHUP and when it changes"},
+    ConfigKey{"api_listen", &Config::api_listen, 0, 0, false,
+              "address:port of the gRPC API for other hosts, always TLS; empty: none"},
+    ConfigKey{"api_cert_file", &Config::api_cert_file, 0, 0, false,
+              "PEM certificate of api_listen; read again when it changes"},
+    ConfigKey{"api_key_file", &Config::api_key_file, 0, 0, false,
+              "PEM key of api_listen; read again when it changes"},
+    ConfigKey{"api_client_ca_file", &Config::api_client_ca_file, 0, 0, false,
+              "PEM authorities whose client certificates api_listen trusts; empty: tokens only"},
+    ConfigKey{
+        "api_access_file", &Config::api_access_file, 0, 0, false,
+        "TOML file that gives certificates and tokens a role at api_listen; read again when it "
+        "changes"},
     ConfigKey{"node", &Config::node, 0, 0, false, "name of this node; empty: the host's name"},
     ConfigKey{"cluster", &Config::cluster, 0, 0, false,
               "label `cluster` of all series; empty: SLURM_CLUSTER_NAME of the job"},
@@ -154,6 +170,20 @@ Status check(const Config& config) {
   if (!config.listen.empty()) {
     if (const Result<HostPort> listen = parse_host_port(config.listen); !listen.ok()) {
       return Status::invalid(concat("listen: ", listen.status().message()));
+    }
+  }
+  if (!config.api_listen.empty()) {
+    if (const Result<HostPort> listen = parse_host_port(config.api_listen); !listen.ok()) {
+      return Status::invalid(concat("api_listen: ", listen.status().message()));
+    }
+    for (const auto& [name, path] : {std::pair("api_cert_file", config.api_cert_file),
+                                     {"api_key_file", config.api_key_file},
+                                     {"api_access_file", config.api_access_file}}) {
+      if (path.empty()) {
+        return Status::invalid(concat("api_listen = '", config.api_listen, "' needs ", name,
+                                      ": the API is served over TCP with TLS and to known callers "
+                                      "only"));
+      }
     }
   }
   constexpr std::size_t kMaxSocketPath = 107;  // sockaddr_un

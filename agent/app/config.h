@@ -24,6 +24,9 @@ struct Config {
   std::string socket = "/run/ncclscope/agent.sock";
   std::string api_socket = "/run/ncclscope/api.sock";
   std::string listen = "127.0.0.1:9464";
+  std::string web_config;  // empty: /metrics in plain text for everybody who can connect
+  std::string api_listen;  // empty: no API over TCP
+  std::string api_cert_file, api_key_file, api_client_ca_file, api_access_file;
   std::string node;     // empty: the host's name
   std::string cluster;  // empty: SLURM_CLUSTER_NAME of each job
   std::string log_level = "info";
