@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Certificates for a test, made by openssl while it runs: nothing that expires lies in the repository.
+// Certificates for a test, made by openssl while it runs: nothing that expires lies in the
+// repository.
 #pragma once
 
 #include <cstdlib>
@@ -20,10 +21,11 @@ class Authority {
  public:
   Authority(std::string directory, std::string name)
       : directory_(std::move(directory)), name_(std::move(name)) {
-    shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-          "-subj '/CN=" +
-          name_ + "' -keyout " + file(name_, ".key") + " -out " + file(name_, ".crt") +
-          " 2>/dev/null");
+    shell(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        "-subj '/CN=" +
+        name_ + "' -keyout " + file(name_, ".key") + " -out " + file(name_, ".crt") +
+        " 2>/dev/null");
   }
 
   /// <directory>/<file>.crt and .key with that common name and names such as

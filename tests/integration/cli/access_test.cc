@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who may ask: the API on its socket as root, as the owner of a job, as another user and as nobody,
-// and over TCP with every kind of certificate and token. The callers are the program `ncclscope`, and
-// this program itself for calls that `ncclscope` does not make.
+// and over TCP with every kind of certificate and token. The callers are the program `ncclscope`,
+// and this program itself for calls that `ncclscope` does not make.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -259,9 +259,10 @@ class NetworkAccess : public Access {
   }
   void write_access(const std::string& more = "") const {
     std::string text;
-    for (const auto& [name, role] :
-         {std::pair("viewer", "viewer"), {"operator", "operator"}, {"ingest", "ingest"},
-          {"anna", "user:1001"}}) {
+    for (const auto& [name, role] : {std::pair("viewer", "viewer"),
+                                     {"operator", "operator"},
+                                     {"ingest", "ingest"},
+                                     {"anna", "user:1001"}}) {
       text += std::string("[[token]]\nname = \"") + name + "\"\nrole = \"" + role +
               "\"\nsha256 = \"" + sha256_hex(std::string("secret-of-") + name) + "\"\n";
       write(std::string(name) + ".token", std::string("secret-of-") + name + "\n");
@@ -388,8 +389,8 @@ TEST_F(NetworkAccess, RefusesBadCertificatesNoneAndPlainText) {
   EXPECT_EQ(books("--ca " + path("other-ca.crt") + " --token-file " + path("viewer.token")).status,
             3)
       << "the program does not tell its token to a server that it does not trust";
-  const auto plain = v1::AgentService::NewStub(
-      grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()));
+  const auto plain =
+      v1::AgentService::NewStub(grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   prepare(context, "viewer");
   v1::GetBooksResponse response;
@@ -503,8 +504,8 @@ TEST_F(NetworkAccess, BoundsConnectionsPerAddress) {
 // ---- this program as a caller -------------------------------------------------------------------
 
 int probe(const std::string& address, const std::string& call, const std::string& job) {
-  const auto stub = v1::AgentService::NewStub(
-      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  const auto stub =
+      v1::AgentService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
   grpc::Status status(grpc::StatusCode::INVALID_ARGUMENT, "unknown call");
