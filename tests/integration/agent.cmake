@@ -21,3 +21,9 @@ ncclscope_test(agent_squeue_test
   SOURCES integration/agent/squeue_test.cc
   LINK ncclscope_agent_app
   LABELS integration sanitize)
+
+# The commands of docs/security.md, and the agent with what they made.
+add_test(NAME agent_security_document
+  COMMAND /usr/bin/python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/agent/security_doc.py
+    $<TARGET_FILE:ncclscope-agent> $<TARGET_FILE:ncclscope> ${CMAKE_SOURCE_DIR}/docs/security.md)
+set_tests_properties(agent_security_document PROPERTIES LABELS integration TIMEOUT 240)
