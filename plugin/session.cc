@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/session.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "plugin/clock.h"
@@ -65,6 +67,55 @@ void Session::wait_for(short event, int milliseconds) const noexcept {
   (void)poll(&wait, 1, milliseconds);
 }
 
+namespace {
+
+/// The directory of the agent's socket, held open: what is checked is what is connected through.
+class AgentDirectory {
+ public:
+  AgentDirectory() noexcept = default;
+  AgentDirectory(const AgentDirectory&) = delete;
+  AgentDirectory& operator=(const AgentDirectory&) = delete;
+  ~AgentDirectory() {
+    if (fd_ >= 0) close(fd_);
+  }
+  /// False unless nobody but its owner can put a socket into it, and nobody but root, its owner and
+  /// this user can put another directory in its place.
+  bool open(const char* path) noexcept {
+    fd_ = ::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct stat self {};
+    struct stat above {};
+    if (fd_ < 0 || fstat(fd_, &self) != 0 || fstatat(fd_, "..", &above, 0) != 0) return false;
+    owner_ = self.st_uid;
+    const bool owner_only = (self.st_mode & 022u) == 0;
+    // In a directory that all may write to, anybody may have been the first to take the name.
+    const bool free_for_all = (above.st_mode & 02u) != 0;
+    return owner_only && (!free_for_all || owner_ == 0 || owner_ == geteuid());
+  }
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+  [[nodiscard]] uid_t owner() const noexcept { return owner_; }
+
+ private:
+  int fd_ = -1;
+  uid_t owner_ = 0;
+};
+
+/// Connects to `name` in the directory.
+bool connect_in(const AgentDirectory& directory, const char* name, int fd,
+                const sockaddr_un& whole) noexcept {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const int length = snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s",
+                              directory.fd(), name);
+  if (length > 0 && static_cast<std::size_t>(length) < sizeof address.sun_path) {
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return true;
+    if (errno != ENOENT) return false;
+  }
+  // Without /proc, by its path: who answers is checked all the same.
+  return connect(fd, reinterpret_cast<const sockaddr*>(&whole), sizeof whole) == 0;
+}
+
+}  // namespace
+
 bool Session::connect_to_agent(Process& p) noexcept {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -73,25 +124,27 @@ bool Session::connect_to_agent(Process& p) noexcept {
 
   // Only the owner of the directory can have put the agent's socket there; whoever else answers is
   // not the agent.
-  char directory[sizeof address.sun_path];
-  std::memcpy(directory, address.sun_path, sizeof directory);
-  char* slash = std::strrchr(directory, '/');
+  char path[sizeof address.sun_path];
+  std::memcpy(path, address.sun_path, sizeof path);
+  char* slash = std::strrchr(path, '/');
   if (slash == nullptr) return false;
-  slash[slash == directory ? 1 : 0] = '\0';
-  struct stat status {};
-  if (stat(directory, &status) != 0) return false;
+  const char* name = address.sun_path + (slash - path) + 1;
+  slash[slash == path ? 1 : 0] = '\0';
+  AgentDirectory directory;
+  if (!directory.open(path)) return false;
 
   fd_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd_ < 0) return false;
   const int buffer = 1 << 20;
   (void)setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-  if (connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (!connect_in(directory, name, fd_, address)) {
     disconnect();
     return false;
   }
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != status.st_uid) {
+  if (getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+      peer.uid != directory.owner()) {
     disconnect();
     return false;
   }

@@ -49,6 +49,9 @@ const std::array kKeys = {
     ConfigKey{"log_level", &Config::log_level, 0, 0, true, "debug, info, warning, error or off"},
     ConfigKey{"ready_file", &Config::ready_file, 0, 0, false,
               "file to write the actual addresses to once the agent is ready"},
+    ConfigKey{"user", &Config::user, 0, 0, false,
+              "account (name or number) to become when started as root; empty: stay root. Ignored "
+              "when not started as root"},
     ConfigKey{"sysfs_root", &Config::sysfs_root, 0, 0, false, "where sysfs is mounted"},
     ConfigKey{"proc_root", &Config::proc_root, 0, 0, false,
               "where procfs is mounted; it proves which job a process belongs to"},

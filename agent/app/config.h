@@ -31,6 +31,7 @@ struct Config {
   std::string cluster;  // empty: SLURM_CLUSTER_NAME of each job
   std::string log_level = "info";
   std::string ready_file;
+  std::string user;  // empty: stay who we are
   std::string sysfs_root = "/sys";
   std::string proc_root = "/proc";
   std::string pods_log_root = "/var/log/pods";

@@ -2,13 +2,16 @@
 //
 // ncclscope-agent. Exit codes: 0 = stopped as asked, 1 = could not start, 2 = bad settings.
 #include <malloc.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <optional>
 
 #include "agent/app/agent.h"
 #include "agent/app/flags.h"
+#include "agent/app/privileges.h"
 #include "agent/base/log.h"
 
 namespace {
@@ -18,6 +21,17 @@ using namespace ncclscope::agent;  // NOLINT(google-build-using-namespace): this
 int fail(const Status& status, int code) {
   std::fprintf(stderr, "ncclscope-agent: %s\n", status.message().c_str());
   return code;
+}
+
+Status give_up_root(const Config& config) {
+  if (::geteuid() != 0) return {};
+  if (config.user.empty()) {
+    log_warning(
+        "running as root, which the agent does not need: set `user` to an account of its own");
+    return {};
+  }
+  const std::array sockets = {config.socket, config.api_socket};
+  return become_user(config.user, sockets);
 }
 
 }  // namespace
@@ -41,6 +55,7 @@ int main(int argc, char** argv) {
       break;
   }
   set_log_level(parse_log_level(config.value().log_level).value());
+  if (Status s = give_up_root(config.value()); !s.ok()) return fail(s, 1);
   const SystemClock clock;
   Result<std::unique_ptr<Agent>> agent = Agent::create(config.value(), clock);
   if (!agent.ok()) return fail(agent.status(), 1);

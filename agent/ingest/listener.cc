@@ -52,6 +52,11 @@ Status remove_stale(const std::string& path, const sockaddr_un& address) {
     return {ErrorCode::kInUse,
             concat(path, " exists and is not a socket; remove it or choose another socket path")};
   }
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) {
+    return {ErrorCode::kInUse,
+            concat(path, " belongs to uid ", info.st_uid, ", not to the agent (uid ", ::geteuid(),
+                   "); remove it if no agent uses it")};
+  }
   const ScopedFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!probe.valid()) return Status::system("socket");
   if (connect_or_bind(::connect, probe.get(), address) == 0 || errno == EAGAIN) {
@@ -73,6 +78,53 @@ std::uint64_t boot_time_ns() {
   ::clock_gettime(CLOCK_BOOTTIME, &now);
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
          static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+bool is_trusted(uid_t owner) {
+  return owner == 0 || owner == ::geteuid();
+}
+
+/// One component of the way to the socket's directory (`last`: that directory).
+Status check_component(const std::string& path, bool last) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return Status::system(concat("cannot look at ", path));
+  if (!is_trusted(info.st_uid)) {
+    return {ErrorCode::kInvalidArgument, concat(path, " belongs to uid ", info.st_uid,
+                                                ": the socket's directory and all above it "
+                                                "must belong to root or to the agent's user (uid ",
+                                                ::geteuid(), ")")};
+  }
+  if (S_ISLNK(info.st_mode)) return {};  // its target is a component of the real path
+  const mode_t others = info.st_mode & 022u;
+  if (others == 0) return {};
+  // Above the directory, a sticky bit keeps others from replacing what is ours, and a group that
+  // only root or we are in is no other.
+  const bool own_group = (others & 02u) == 0 && (info.st_gid == 0 || info.st_gid == ::getegid());
+  if (!last && ((info.st_mode & S_ISVTX) != 0 || own_group)) return {};
+  return {ErrorCode::kInvalidArgument, concat("others can write to ", path,
+                                              ": somebody else could put a socket there; chmod "
+                                              "go-w it, or choose another socket path")};
+}
+
+/// Nobody but root and this user can replace the directory or what is in it.
+Status check_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
+  const std::filesystem::path real = std::filesystem::canonical(directory, error);
+  if (error) {
+    return {ErrorCode::kSystem,
+            concat("cannot resolve the directory ", directory.string(), ": ", error.message())};
+  }
+  // The path as it is written, since a link in it could be turned elsewhere, and as it really is.
+  for (const std::filesystem::path& whole : {absolute, real}) {
+    std::filesystem::path part;
+    for (const auto& component : whole) {
+      part /= component;
+      if (component.empty()) continue;  // a slash at the end
+      if (Status s = check_component(part.string(), part == real); !s.ok()) return s;
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -105,7 +157,7 @@ Status make_socket_directory(const std::string& path) {
       return Status::system(concat("chmod ", directory.string()));
     }
   }
-  return {};
+  return check_directory(directory.empty() ? "." : directory);
 }
 
 Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode) {

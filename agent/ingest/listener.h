@@ -38,12 +38,13 @@ using PeerCredentialsSource =
 /// SO_PEERCRED: pid and uid, nothing of jobs.
 [[nodiscard]] Result<PeerIdentity> socket_peer_credentials(int fd, std::uint64_t queue_empty_ns);
 
-/// Creates the directory of a socket path (0755) if it is missing.
+/// Creates the directory of a socket path (0755) if it is missing, and checks that nobody but this
+/// user and root can put anything in its place or into it.
 Status make_socket_directory(const std::string& path);
 
 /// Makes a listening SOCK_SEQPACKET socket at `path` with `mode`; creates the directory (0755) if
-/// it is missing. A socket file on which nobody listens is replaced; one that answers, or a file of
-/// another kind, is an error.
+/// it is missing. A socket file of ours on which nobody listens is replaced; one that answers, one
+/// of another user, or a file of another kind is an error.
 [[nodiscard]] Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode);
 
 class Listener {

@@ -2,6 +2,7 @@
 //
 // The program as init systems and people use it: settings, signals, exit codes, its ready file.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <csignal>
 
@@ -55,6 +56,9 @@ class Program {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   }
   [[nodiscard]] std::string log() const { return read_file(log_); }
+  [[nodiscard]] std::string proc(const std::string& file) const {
+    return read_file("/proc/" + std::to_string(pid_) + "/" + file);
+  }
 
  private:
   pid_t pid_ = -1;
@@ -150,6 +154,122 @@ TEST_F(AgentProgram, RefusesToStartBesideAnother) {
   EXPECT_EQ(second.wait(), 1);
   EXPECT_NE(second.log().find("somebody listens"), std::string::npos) << second.log();
   EXPECT_TRUE(Plugin(socket_).connected());
+}
+
+TEST_F(AgentProgram, GivesUpRootForItsUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  // The account needs a way to its directories; the socket's own is made for it.
+  ASSERT_EQ(::chmod((directory_ / "").c_str(), 0755), 0);
+  const std::string state = directory_ / "state";
+  std::filesystem::create_directory(state);
+  ASSERT_EQ(::chown(state.c_str(), 65534, 65534), 0);
+  socket_ = directory_ / "run/agent.sock";
+  ready_ = state + "/ready";
+  const std::vector<std::string> args = {
+      "--socket", socket_,       "--api-socket", directory_ / "run/api.sock",
+      "--listen", "127.0.0.1:0", "--ready-file", ready_,
+      "--user",   "65534"};
+  for (int start = 0; start < 2; ++start) {
+    Program program(directory_, args);
+    ASSERT_TRUE(ready()) << program.log();
+    const std::string status = program.proc("status");
+    EXPECT_NE(status.find("\nUid:\t65534\t65534\t65534\t65534\n"), std::string::npos) << status;
+    EXPECT_NE(status.find("\nCapPrm:\t0000000000000000\n"), std::string::npos) << status;
+    EXPECT_NE(status.find("\nCapEff:\t0000000000000000\n"), std::string::npos) << status;
+    EXPECT_NE(status.find("\nNoNewPrivs:\t1\n"), std::string::npos) << status;
+    EXPECT_EQ(program.log().find("running as root"), std::string::npos) << program.log();
+    // As plugins see it: the directory's owner is who answers.
+    struct stat info {};
+    ASSERT_EQ(::stat((directory_ / "run").c_str(), &info), 0);
+    EXPECT_EQ(info.st_uid, 65534u);
+    EXPECT_EQ(info.st_mode & 0777u, 0755u);
+    Plugin plugin(socket_);
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    ASSERT_EQ(::getsockopt(plugin.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size), 0);
+    EXPECT_EQ(peer.uid, 65534u);
+    ASSERT_TRUE(plugin.greet(9)) << "processes of other users are served";
+    plugin.send(PacketBuilder().init(make_init(0, 5, 0, 2)).operations(10).finish(1));
+    program.signal(SIGTERM);
+    EXPECT_EQ(plugin.await<wire::Ack>(wire::RecordType::kAck)->index, 10u);
+    EXPECT_EQ(program.wait(), 0) << program.log();
+    EXPECT_FALSE(std::filesystem::exists(socket_)) << "it may remove what it made";
+    std::filesystem::remove(ready_);
+  }
+  // A directory of another user's is not taken away from it.
+  ASSERT_EQ(::chown((directory_ / "run").c_str(), 0, 0), 0);
+  EXPECT_EQ(run(args), 1);
+  EXPECT_NE(output_.find("belongs to uid 0, but must belong to the user of the agent, uid 65534"),
+            std::string::npos)
+      << output_;
+}
+
+TEST_F(AgentProgram, NamesWhatIsWrongWithItsUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "ignored when not started as root";
+  EXPECT_EQ(run(arguments({"--user", "no-such-account"})), 1);
+  EXPECT_NE(output_.find("no such account"), std::string::npos) << output_;
+  EXPECT_EQ(run(arguments({"--user", "root"})), 1);
+  EXPECT_NE(output_.find("is root"), std::string::npos) << output_;
+}
+
+TEST_F(AgentProgram, StaysWithinItsMemoryWhileOneTenantTakesAllItCan) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need memory of their own";
+#endif
+  constexpr std::uint64_t kLimitMb = 64;
+  Program program(directory_,
+                  arguments({"--memory-limit-mb", std::to_string(kLimitMb), "--quota-communicators",
+                             "1000000", "--max-communicators", "1000000"}));
+  ASSERT_TRUE(ready()) << program.log();
+  Plugin victim(socket_);
+  ASSERT_TRUE(victim.greet(9, "victim"));
+  victim.send(PacketBuilder().init(make_init(0, 5, 0, 2)).operations(10).finish(1));
+  ASSERT_EQ(victim.await<wire::Ack>(wire::RecordType::kAck)->index, 10u);
+  std::vector<std::unique_ptr<Plugin>> attackers;
+  std::uint64_t session = 100;
+  for (int i = 0; i < 100; ++i, ++session) {
+    attackers.push_back(std::make_unique<Plugin>(socket_));
+    if (!attackers.back()->greet(session, "job-" + std::to_string(i % 50))) continue;  // refused
+    std::uint64_t index = 1;
+    for (std::uint16_t id = 0; id < 1000; id = static_cast<std::uint16_t>(id + 100)) {
+      PacketBuilder packet;
+      for (std::uint16_t n = 0; n < 100; ++n) {
+        packet.init(make_init(static_cast<std::uint16_t>(id + n), session * 10'000 + id + n, 0, 8));
+        packet.operation({.communicator = static_cast<std::uint16_t>(id + n)});
+      }
+      if (!attackers.back()->send(packet.finish(index))) break;
+      index += 100;
+    }
+  }
+  // It answers still, and the victim's records are counted.
+  victim.send(PacketBuilder().operations(10).finish(11));
+  EXPECT_EQ(victim.await<wire::Ack>(wire::RecordType::kAck)->index, 20u) << program.log();
+  std::istringstream statm(program.proc("statm"));
+  std::uint64_t total = 0;
+  std::uint64_t resident = 0;
+  statm >> total >> resident;
+  const std::uint64_t resident_mb =
+      resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) >> 20;
+  std::printf("resident: %llu MiB of %llu\n", static_cast<unsigned long long>(resident_mb),
+              static_cast<unsigned long long>(kLimitMb));
+  EXPECT_LT(resident_mb, 2 * kLimitMb) << "looked at four times a second, with snapshots on top";
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0) << program.log();
+}
+
+TEST_F(AgentProgram, TakesNoNewSessionsAboveItsMemoryLimit) {
+  Program program(directory_, arguments({"--memory-limit-mb", "1"}));
+  ASSERT_TRUE(ready()) << program.log();
+  ASSERT_TRUE(eventually([&] {
+    return program.log().find("no new sessions and communicators for now") != std::string::npos;
+  })) << program.log();
+  Plugin plugin(socket_);
+  ASSERT_TRUE(plugin.send(PacketBuilder().hello(testing::make_hello(9)).finish()));
+  const auto refuse = plugin.await<wire::Refuse>(wire::RecordType::kRefuse);
+  ASSERT_TRUE(refuse);
+  EXPECT_EQ(refuse->reason, static_cast<std::uint16_t>(wire::RefuseReason::kQuota));
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0) << "and goes on otherwise";
 }
 
 TEST_F(AgentProgram, ChecksAndPrintsItsSettings) {

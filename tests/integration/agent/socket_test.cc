@@ -235,6 +235,70 @@ TEST_F(AgentSocket, ReplacesAStaleSocketButNotALivingAgentsNorAFile) {
   EXPECT_TRUE(std::filesystem::exists(file));
 }
 
+TEST_F(AgentSocket, RefusesADirectoryInWhichOthersCouldPutASocket) {
+  const std::string run = directory_ / "run";
+  std::filesystem::create_directory(run);
+  const auto error = [&](const std::string& path) {
+    RunningAgent agent(path);
+    return agent.error();
+  };
+  for (const mode_t mode : {0777u, 01777u, 0775u}) {
+    ASSERT_EQ(::chmod(run.c_str(), mode), 0);
+    EXPECT_NE(error(path_).find("others can write to " + run), std::string::npos) << error(path_);
+  }
+  // Nor in one whose place others could take.
+  ASSERT_EQ(::chmod(run.c_str(), 0777), 0);
+  EXPECT_NE(error(run + "/below/agent.sock").find("others can write to " + run), std::string::npos);
+  ASSERT_EQ(::chmod(run.c_str(), 01777), 0);
+  EXPECT_EQ(error(run + "/below/agent.sock"), "") << "a sticky one protects what is ours";
+  ASSERT_EQ(::chmod(run.c_str(), 0755), 0);
+  EXPECT_EQ(error(path_), "");
+}
+
+TEST_F(AgentSocket, RefusesWhatBelongsToSomebodyElse) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to give files away";
+  const std::string run = directory_ / "run";
+  std::filesystem::create_directory(run);
+  ASSERT_EQ(::chown(run.c_str(), 65534, 65534), 0);
+  {
+    RunningAgent agent(path_);
+    EXPECT_NE(agent.error().find(run + " belongs to uid 65534"), std::string::npos)
+        << agent.error();
+  }
+  ASSERT_EQ(::chown(run.c_str(), 0, 0), 0);
+  // A link that its owner could turn elsewhere.
+  const std::string link = directory_ / "link";
+  std::filesystem::create_symlink(run, link);
+  ASSERT_EQ(::lchown(link.c_str(), 65534, 65534), 0);
+  {
+    RunningAgent agent(link + "/agent.sock");
+    EXPECT_NE(agent.error().find(link + " belongs to uid 65534"), std::string::npos)
+        << agent.error();
+  }
+  // A stale socket that is not ours.
+  {
+    RunningAgent agent(path_);
+    ASSERT_EQ(agent.error(), "");
+  }
+  {
+    const ScopedFd dead(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    ASSERT_EQ(::bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
+    RunningAgent agent(path_);
+    EXPECT_NE(agent.error().find("belongs to uid 65534, not to the agent"), std::string::npos)
+        << agent.error();
+  }
+  // A link in the socket's place is not followed.
+  std::filesystem::remove(path_);
+  std::filesystem::create_symlink(directory_ / "elsewhere", path_);
+  RunningAgent agent(path_);
+  EXPECT_NE(agent.error().find("is not a socket"), std::string::npos) << agent.error();
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "elsewhere"));
+}
+
 TEST_F(AgentSocket, BoundsConnections) {
   RunningAgent agent(path_, [](Config& c) { c.quota_connections = 2; });
   Plugin a(path_);

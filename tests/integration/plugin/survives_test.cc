@@ -160,6 +160,17 @@ TEST_F(Survives, ASocketInSomebodyElsesDirectory) {
   EXPECT_TRUE(agent().wait_for_operations(100));
 }
 
+TEST_F(Survives, ADirectoryThatOthersCanWriteTo) {
+  start_agent();
+  ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
+  DrivenCommunicator c(table(), 1, 2, 0);
+  run(c, 100);
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_TRUE(agent().hellos().empty()) << "anybody could have put a socket there";
+  ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
+  EXPECT_TRUE(agent().wait_for_operations(100));
+}
+
 TEST_F(Survives, ReloadsOfTheLibrary) {
   start_agent();
   for (int life = 0; life < 3; ++life) {
