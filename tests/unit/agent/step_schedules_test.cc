@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The step finder on a thousand seeded schedules of training jobs; prints how many it gets exactly
+// right, by family, and which not. NCCLSCOPE_FIRST_SCHEDULE and NCCLSCOPE_SCHEDULES choose others.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agent/aggregate/step_period.h"
+#include "proto/model/bandwidth.h"
+#include "tests/unit/agent/training_schedule.h"
+
+namespace ncclscope::agent {
+namespace {
+
+using testing::Schedule;
+using testing::ScheduledOperation;
+using testing::ScheduleMaker;
+
+StepOperation to_operation(const ScheduledOperation& o, std::uint32_t nranks) {
+  StepOperation out;
+  out.call_ns = o.call_ns;
+  out.gpu_start_ns = o.start_ns;
+  out.bytes = model::message_bytes(o.function, o.count, o.datatype, nranks);
+  out.communicator = o.communicator;
+  out.function = o.function;
+  out.signature = step_signature(o.communicator, o.function, o.datatype, o.count);
+  return out;
+}
+
+/// Why the finder is wrong about a schedule; empty if it is right.
+std::string judge(const Schedule& schedule) {
+  StepPeriod finder;
+  std::vector<Step> steps;
+  for (const ScheduledOperation& o : schedule.operations) {
+    finder.add(to_operation(o, schedule.communicators[o.communicator].nranks));
+    steps.insert(steps.end(), finder.steps().begin(), finder.steps().end());
+    finder.clear_steps();
+  }
+  finder.finish();
+  steps.insert(steps.end(), finder.steps().begin(), finder.steps().end());
+  if (finder.period() != schedule.period) {
+    return "period " + std::to_string(finder.period()) + " of " + std::to_string(schedule.period);
+  }
+  std::size_t wrong = 0;
+  for (const Step& step : steps) {
+    const double seconds = static_cast<double>(step.stop_ns - step.start_ns) * 1e-9;
+    if (std::abs(seconds / schedule.step_seconds - 1) > 0.15) ++wrong;
+  }
+  if (finder.step_count() < static_cast<std::size_t>(schedule.steps) / 2) {
+    return "only " + std::to_string(finder.step_count()) + " of " + std::to_string(schedule.steps) +
+           " steps";
+  }
+  if (wrong * 50 > steps.size()) {
+    return std::to_string(wrong) + " of " + std::to_string(steps.size()) + " steps of another length";
+  }
+  return {};
+}
+
+TEST(StepPeriod, IsExactInAThousandSchedules) {
+  // Other seeds than those with which the rules were made.
+  const char* first = std::getenv("NCCLSCOPE_FIRST_SCHEDULE");
+  const char* many = std::getenv("NCCLSCOPE_SCHEDULES");
+  const int begin = first != nullptr ? std::atoi(first) : 20'000;
+  const int end = begin + (many != nullptr ? std::atoi(many) : 1000);
+  int right = 0;
+  int made = 0;
+  std::map<std::string, std::pair<int, int>> by_family;
+  for (int seed = begin; seed < end; ++seed) {
+    const Schedule schedule = ScheduleMaker(static_cast<std::uint64_t>(seed)).make();
+    const std::string wrong = judge(schedule);
+    ++made;
+    auto& [family_right, family_made] = by_family[schedule.family];
+    ++family_made;
+    if (wrong.empty()) {
+      ++right;
+      ++family_right;
+    } else {
+      std::printf("seed %d, %s: %s\n", seed, schedule.family.c_str(), wrong.c_str());
+    }
+  }
+  for (const auto& [family, counts] : by_family) {
+    std::printf("%-9s %d of %d exact\n", family.c_str(), counts.first, counts.second);
+  }
+  std::printf("step period exact in %d of %d schedules\n", right, made);
+  EXPECT_GE(right * 100, made * 99);
+}
+
+}  // namespace
+}  // namespace ncclscope::agent
