@@ -40,6 +40,7 @@ void Aggregator::settle_if_over(Job& job) {
 }
 
 void Aggregator::settle(Job& job, JobSnapshot& out, std::uint64_t now) {
+  const FoldStep before = job.fold;
   for (;;) {
     out = JobSnapshot{};
     fill(job, out, now);
@@ -48,19 +49,21 @@ void Aggregator::settle(Job& job, JobSnapshot& out, std::uint64_t now) {
     if (series <= job.allowance || !fold_further(job, out, series - job.allowance)) {
       budget_.charge(job.account, series);
       job.growth = 0;
-      return;
+      break;
     }
   }
+  if (job.fold == before) return;
+  fold_log_.log(
+      now, LogLevel::kWarning,
+      concat("job ", job.identity.job_id, " may have ", job.allowance, " series: folded to step ",
+             kFoldStepNames[static_cast<std::size_t>(job.fold)], ", ", job.account.charged,
+             " now"));
 }
 
 bool Aggregator::fold_further(Job& job, const JobSnapshot& shown, std::uint64_t excess) {
   if (job.fold == FoldStep::kOperation) return false;
   if (job.fold == FoldStep::kRank && fold_newest(job, shown, excess)) return true;
   job.fold = static_cast<FoldStep>(static_cast<int>(job.fold) + 1);
-  fold_log_.log(now_ns_, LogLevel::kWarning,
-                concat("job ", job.identity.job_id, " has ", excess,
-                       " series more than it may: folded to step ",
-                       kFoldStepNames[static_cast<std::size_t>(job.fold)]));
   switch (job.fold) {
     case FoldStep::kNothing:
       break;

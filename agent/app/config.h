@@ -53,7 +53,7 @@ struct Config {
   std::uint64_t quota_bytes_per_second = 32 * 1024 * 1024;
   std::uint64_t memory_limit_mb = 256;
   std::uint64_t series_per_job = 4'000;
-  std::uint64_t series_per_principal = 20'000;
+  std::uint64_t series_per_principal = 25'000;
   std::uint64_t series_limit = 50'000;
 
   bool operator==(const Config&) const = default;

@@ -341,7 +341,10 @@ constexpr std::array<GroupText, kMetricGroupCount> kGroups = {{
 constexpr std::string_view kFoldingText =
     ".\n\n## Limits on series\n\n"
     "A job has at most `series_per_job` series (4,000), all jobs of one principal together at most "
-    "`series_per_principal` (20,000), all jobs at most `series_limit` (50,000). A job that grows "
+    "`series_per_principal` (25,000), all jobs at most `series_limit` (50,000). Half of the latter "
+    "two is kept for the "
+    "least that later jobs need (160 each), and of the agent's other half a job may take a sixth "
+    "of what the others leave. A job that grows "
     "beyond what it may have is folded, step by step, until it fits; other jobs keep what they "
     "have. `ncclscope_job_fold_step` shows how far:\n\n"
     "| step | what is folded |\n|---|---|\n"

@@ -483,7 +483,7 @@ TEST(Aggregator, StaysWithinBoundsWhateverTheRecordsSay) {
 
 TEST(Aggregator, TakesAnyCommunicatorIdButBoundsHowManyLiveAtOnce) {
   Aggregator::Options options;
-  options.series = {100'000, 100'000, 100'000};
+  options.series = {100'000, 1'000'000, 1'000'000};
   Rig rig(options);
   auto plugin = rig.open(9);
   EXPECT_TRUE(plugin->feed(PacketBuilder()

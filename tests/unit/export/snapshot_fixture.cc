@@ -184,11 +184,11 @@ Snapshot golden_snapshot() {
   s.agent.connections_open = 2;
   s.agent.frames = 1'000;
   s.agent.bytes_received = 18'446'744'073'709'551'615u;
-  s.agent.records = 20'000;
+  s.agent.records = 25'000;
   s.agent.quota_exceeded = {1, 2, 3, 4, 5, 6};
   s.agent.decode_errors = {{"no_hello", 1}, {"bad_magic", 2}};
   s.agent.series_per_job = 4'000;
-  s.agent.series_per_principal = 20'000;
+  s.agent.series_per_principal = 25'000;
   s.agent.series_limit = 50'000;
   return s;
 }
