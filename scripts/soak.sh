@@ -57,6 +57,7 @@ soak_check ring_after_flood "$flood" env NCCLSCOPE_TEST_FLOOD=$flood build/relea
   --gtest_filter='Survives.AFullRingByDroppingTheOldestAndCountingThem'
 soak_check books_after_flood "$flood" env NCCLSCOPE_TEST_FLOOD=$flood \
   /usr/bin/python3 tests/e2e/pipeline/pipeline.py --build build/release flood
+soak_check node_day 10000 build/release/tests/agent_churn_test --hours 24 --jobs 10000 --alive 100 --communicators 64
 for round in 1 2 3; do
   soak_check "recordings_round_$round" "$(find tests/data/nccl-traces -mindepth 1 -maxdepth 1 -type d | wc -l)" \
     build/release/cli/ncclscope verify-trace tests/data/nccl-traces/*/

@@ -39,3 +39,11 @@ ncclscope_test(agent_hostile_test
   SOURCES unit/agent/hostile_tenant_test.cc
   LINK ncclscope_agent_aggregate ncclscope_agent_export
   LABELS unit sanitize)
+
+ncclscope_test(agent_churn_test
+  SOURCES unit/agent/churn_test.cc
+  LINK ncclscope_agent_aggregate ncclscope_agent_export
+  LABELS unit sanitize)
+if(TARGET agent_churn_test)
+  target_compile_definitions(agent_churn_test PRIVATE NCCLSCOPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+endif()
