@@ -128,12 +128,13 @@ std::shared_ptr<const std::string> MetricsEndpoint::page(const SnapshotPtr& snap
                                                          TextFormat format, bool gzip) {
   Page& kept = pages_[(format == TextFormat::kOpenMetrics ? 2u : 0u) + (gzip ? 1u : 0u)];
   const bool same = !kept.of.owner_before(snapshot) && !snapshot.owner_before(kept.of);
-  if (same && kept.text != nullptr) return kept.text;
+  SelfStats self = self_();
+  const std::int64_t age_ns = self.now_ns - kept.made_ns;
+  if (same && kept.text != nullptr && age_ns >= 0 && age_ns < kMaxPageAgeNs) return kept.text;
   // Pages of earlier snapshots are nobody's use: not even in formats that nobody asks for any more.
   for (Page& other : pages_) {
     if (other.of.owner_before(snapshot) || snapshot.owner_before(other.of)) other = {};
   }
-  SelfStats self = self_();
   self.scrapes = scrapes_;
   self.scrape_cpu_seconds = scrape_cpu_seconds_;
   auto text = std::make_shared<std::string>();
@@ -152,7 +153,7 @@ std::shared_ptr<const std::string> MetricsEndpoint::page(const SnapshotPtr& snap
   }
   text->shrink_to_fit();
   ++pages_made_;
-  kept = {snapshot, std::move(text)};
+  kept = {snapshot, self.now_ns, std::move(text)};
   return kept.text;
 }
 

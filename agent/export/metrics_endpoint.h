@@ -49,10 +49,13 @@ class MetricsEndpoint {
   void add_to(HttpRouter& router);
 
   static constexpr double kMaxSnapshotAgeSeconds = 30;
+  /// How long a page is given again: a snapshot that is not renewed must show its age.
+  static constexpr std::int64_t kMaxPageAgeNs = 1'000'000'000;
 
  private:
   struct Page {
     std::weak_ptr<const Snapshot> of;  // weak: a page does not keep a snapshot
+    std::int64_t made_ns = 0;          // as SelfStats::now_ns
     std::shared_ptr<const std::string> text;
   };
   /// Null: out of memory while compressing.

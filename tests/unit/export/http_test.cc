@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "agent/export/metrics_endpoint.h"
 #include "tests/unit/export/snapshot_fixture.h"
 
@@ -128,6 +130,22 @@ TEST_F(Endpoint, MakesAPageOncePerSnapshotFormatAndEncoding) {
   EXPECT_NE(next.shared_body, first.shared_body);
   EXPECT_EQ(endpoint_.pages_made(), 4u);
   EXPECT_FALSE(first.content().empty()) << "a page outlives the next one while it is sent";
+}
+
+TEST_F(Endpoint, MakesANewPageOfASnapshotThatIsNotRenewedSoThatItsAgeShows) {
+  SelfStats self = golden_self();
+  MetricsEndpoint endpoint(store_, [&] { return self; });
+  store_.publish(std::make_shared<const Snapshot>(golden_snapshot()));
+  const HttpResponse first = endpoint.metrics(get("/metrics"));
+  self.now_ns += MetricsEndpoint::kMaxPageAgeNs - 1;
+  EXPECT_EQ(endpoint.metrics(get("/metrics")).shared_body, first.shared_body);
+  self.now_ns += 60'000'000'001;
+  const HttpResponse later = endpoint.metrics(get("/metrics"));
+  const std::string text(later.content());
+  const std::string name = "\nncclscope_agent_snapshot_age_seconds ";
+  const std::size_t at = text.find(name);
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_NEAR(std::strtod(text.c_str() + at + name.size(), nullptr), 61.25, 1e-6);
 }
 
 TEST_F(Endpoint, IsHealthyAsSoonAsItAnswers) {
