@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "tests/integration/agent/running_agent.h"
@@ -53,6 +54,21 @@ TEST_F(SlurmAgent, FailuresAreCounted) {
   EXPECT_TRUE(eventually([&] { return agent.snapshot()->agent.squeue_failures >= 1; }));
   Plugin plugin(directory_ / "agent.sock");
   EXPECT_TRUE(plugin.greet(1));
+}
+
+TEST(SqueueSettings, CommandIsAFullPath) {
+  ConfigSources sources;
+  sources.environment = [](const std::string&) { return std::nullopt; };
+  sources.flags["squeue_command"] = "squeue --json";
+  const auto relative = load_config(sources);
+  ASSERT_FALSE(relative.ok());
+  EXPECT_NE(relative.status().message().find("full path, such as /usr/bin/squeue"),
+            std::string::npos)
+      << relative.status().message();
+  sources.flags["squeue_command"] = "/usr/bin/squeue --json --nodelist=%N";
+  EXPECT_TRUE(load_config(sources).ok());
+  sources.flags["squeue_interval_seconds"] = "0";
+  EXPECT_FALSE(load_config(sources).ok());
 }
 
 }  // namespace

@@ -438,6 +438,82 @@ TEST_F(Api, SetDetailReachesOwnProcessesOnlyUnlessAdministrator) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+class RecordingReports final : public JobReports {
+ public:
+  std::optional<std::uint32_t> start(std::string_view, const JobFacts& facts) override {
+    if (stopping_) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    facts_ = facts;
+    return 3;
+  }
+  std::optional<bool> end(std::string_view) override {
+    if (stopping_) return std::nullopt;
+    return true;
+  }
+  [[nodiscard]] JobFacts facts() const {
+    const std::lock_guard lock(mutex_);
+    return facts_;
+  }
+  std::atomic<bool> stopping_ = false;
+
+ private:
+  mutable std::mutex mutex_;
+  JobFacts facts_;
+};
+
+TEST_F(Api, JobsAreReportedByAdministratorsOnly) {
+  RecordingReports reports;
+  server_.reset();
+  auto server =
+      start_api_server(options_, {&store_, &tail_, nullptr, nullptr, &reports}, authorizer_);
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  v1::StartJobRequest request;
+  request.set_slurm_job_id("4711");
+  request.set_user("ada\n");
+  request.set_account(std::string(1000, 'x'));
+  const auto start = [&](v1::StartJobResponse* response) {
+    grpc::ClientContext context;
+    bound(context);
+    return v1::JobService::NewStub(connect())->StartJob(&context, request, response);
+  };
+  v1::StartJobResponse response;
+  ASSERT_TRUE(start(&response).ok());
+  EXPECT_EQ(response.run(), 3u);
+  EXPECT_EQ(reports.facts().user, "ada?");
+  EXPECT_EQ(reports.facts().account.size(), 128u);
+  EXPECT_EQ(reports.facts().uid, -1);
+  EXPECT_EQ(reports.facts().restarts, std::nullopt);
+
+  for (const char* id : {"", "x", "-1", "123456789012345678901", "7_1"}) {
+    request.set_slurm_job_id(id);
+    EXPECT_EQ(start(&response).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << id;
+  }
+  request.set_slurm_job_id("4711");
+  reports.stopping_ = true;
+  EXPECT_EQ(start(&response).error_code(), grpc::StatusCode::UNAVAILABLE);
+  reports.stopping_ = false;
+  authorizer_->set(Caller{1001, Role::kUser});
+  EXPECT_EQ(start(&response).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  grpc::ClientContext context;
+  bound(context);
+  v1::EndJobRequest end;
+  end.set_slurm_job_id("4711");
+  v1::EndJobResponse ended;
+  EXPECT_EQ(v1::JobService::NewStub(connect())->EndJob(&context, end, &ended).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  server.value()->stop(0ms);
+}
+
+TEST_F(Api, AgentWithoutJobTableSaysSo) {
+  v1::StartJobRequest request;
+  request.set_slurm_job_id("4711");
+  v1::StartJobResponse response;
+  grpc::ClientContext context;
+  bound(context);
+  EXPECT_EQ(v1::JobService::NewStub(connect())->StartJob(&context, request, &response).error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+}
+
 TEST_F(Api, PublishCarriesFramesBothWays) {
   authorizer_->set(Caller{1234, Role::kUser});
   const auto stub = v1::IngestService::NewStub(connect());
