@@ -593,11 +593,12 @@ def telemetry_cases():
     def folded(values):
         where = '{instance="n0:9400", job="ncclscope"}'
         return {f"ncclscope_agent_series_folded{where}": values, f"ncclscope_agent_series{where}": gauge((40, 3900)),
-                f"ncclscope_agent_series_limit{where}": gauge((40, 4000))}
+                f'ncclscope_agent_series_limit{where[:-1]}, level="agent"}}': gauge((40, 50000)),
+                f'ncclscope_agent_series_limit{where[:-1]}, level="job"}}': gauge((40, 4000))}
     told = ({"instance": "n0:9400", "severity": "info"}, notes(
         alert, "The agent at n0:9400 folds series to stay within its limit",
-        f"The agent at n0:9400 folded 12 communicators or rows into others since {at(300)}: sums stay right, details are missing, "
-        "and folded communicators get no verdict. Series: 3900 of 4000."))
+        f"The agent at n0:9400 folded 12 communicators, processes or rows into others since {at(300)}: sums stay right, details are missing, "
+        "and folded communicators get no verdict. Series: 3900 of 50000."))
     yield Case(alert, "folds, and no longer", "1m", folded(gauge((5, 0), (15, 12), (20, 0))),
                [("9m", alert, []), ("15m", alert, [told]), ("30m", alert, [])])
     yield Case(alert, "nothing folded", "1m", folded(gauge((40, 0))), [("15m", alert, [])])
