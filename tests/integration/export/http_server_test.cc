@@ -172,6 +172,43 @@ TEST(HttpServer, ClosesIdleConnections) {
   EXPECT_EQ(answer.find("200 OK"), std::string::npos) << answer;
 }
 
+TEST(HttpServer, EndsHeadsThatTrickle) {
+  HttpServerOptions options;
+  options.head_timeout = std::chrono::milliseconds(300);
+  const auto server = start(echo, options);
+  const ScopedFd fd = connect_to(server->port());
+  send_all(fd.get(), "GET / HTTP/1.1\r\nX-Slow: ");
+  // A byte every 20 ms is never idle. 20 s are never the normal case.
+  bool ended = false;
+  for (int i = 0; i < 1000 && !ended; ++i) {
+    send_all(fd.get(), "x");
+    pollfd wait{fd.get(), POLLIN, 0};
+    ended = ::poll(&wait, 1, 20) == 1;
+  }
+  EXPECT_TRUE(ended) << "the connection was kept";
+  EXPECT_EQ(read_to_end(fd.get()).find("200 OK"), std::string::npos);
+}
+
+TEST(HttpServer, FreesAnswersThatNobodyTakes) {
+  auto page = std::make_shared<const std::string>(64u << 20, 'x');  // more than sockets hold
+  const std::weak_ptr<const std::string> held = page;
+  HttpServerOptions options;
+  options.answer_timeout = std::chrono::milliseconds(300);
+  const auto server = start(
+      [&page](const HttpRequest&) {
+        HttpResponse response;
+        response.shared_body = std::move(page);
+        return response;
+      },
+      options);
+  const ScopedFd fd = connect_to(server->port());
+  send_all(fd.get(), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (!held.expired() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(held.expired()) << "the connection was kept";
+}
+
 TEST(HttpServer, BoundsConnections) {
   HttpServerOptions options;
   options.connection_limit = 4;
