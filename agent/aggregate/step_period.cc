@@ -15,8 +15,8 @@ constexpr std::size_t kMaxLevels = 32;
 constexpr std::size_t kMaxSteps = 4096;  // waiting in steps_
 constexpr std::uint32_t kMaxStepOperations = 1u << 20;
 constexpr std::uint64_t kUndecidedOperations = 512;
-constexpr std::uint64_t kRestFactor = 8;     // times the median step: a pause
-constexpr std::uint32_t kRestsInARow = 3;    // no pauses any more
+constexpr std::uint64_t kRestFactor = 8;      // times the median step: a pause
+constexpr std::uint32_t kRestsInARow = 3;     // no pauses any more
 constexpr std::uint64_t kLostWindows = 1000;  // a level that has not come for so long is over
 
 constexpr std::uint64_t mix(std::uint64_t x) {
@@ -42,13 +42,14 @@ std::uint32_t step_signature(std::uint16_t communicator, model::Function functio
     datatype = {};
     count = 0;
   }
-  const std::uint64_t x = mix(count) ^ (std::uint64_t{communicator} << 16 |
-                                        static_cast<std::uint64_t>(function) << 8 |
-                                        static_cast<std::uint64_t>(datatype));
+  const std::uint64_t x =
+      mix(count) ^ (std::uint64_t{communicator} << 16 | static_cast<std::uint64_t>(function) << 8 |
+                    static_cast<std::uint64_t>(datatype));
   return static_cast<std::uint32_t>((x * 0x9E3779B97F4A7C15u) >> 32);
 }
 
-// ---- order ---------------------------------------------------------------------------------------
+// ---- order
+// ---------------------------------------------------------------------------------------
 
 void StepPeriod::add(const StepOperation& operation) {
   if (operation.call_ns <= taken_call_ns_) {
@@ -83,7 +84,8 @@ void StepPeriod::finish() {
   on_probation_ = false;
 }
 
-// ---- the sequence --------------------------------------------------------------------------------
+// ---- the sequence
+// --------------------------------------------------------------------------------
 
 bool StepPeriod::is_pause(std::uint64_t call_ns) {
   const std::uint64_t gap = call_ns > last_call_ns_ ? call_ns - last_call_ns_ : 0;
@@ -105,8 +107,8 @@ void StepPeriod::take(const StepOperation& operation) {
   const bool same = run_length_ > 0 && operation.signature == run_.signature;
   if (same && point_to_point) return;
   // Where all bulk is alike, the rhythm of the calls is all there is.
-  const bool pause = same && operations_ <= 2 && operation.bytes >= kBulkBytes &&
-                     is_pause(operation.call_ns);
+  const bool pause =
+      same && operations_ <= 2 && operation.bytes >= kBulkBytes && is_pause(operation.call_ns);
   if (run_length_ > 0 && (!same || pause)) {
     if (run_length_ > 1 || pause) end_run(run_, pause);
     run_length_ = 0;
@@ -247,7 +249,8 @@ bool StepPeriod::is_rest(std::uint64_t length_ns) {
   return false;
 }
 
-// ---- which level is the step ---------------------------------------------------------------------
+// ---- which level is the step
+// ---------------------------------------------------------------------
 
 void StepPeriod::collect_levels(std::vector<Level>& levels) {
   for (std::size_t i = 0; i < anchors_.size(); ++i) {
@@ -274,8 +277,8 @@ void StepPeriod::collect_levels(std::vector<Level>& levels) {
     const bool bulk = a.bytes >= kBulkBytes;
     level->coverage = std::max(level->coverage, coverage);
     level->bulk_reduction |= operation && bulk && is_reduction(a.function);
-    level->tiny_reduction |= a.kind != AnchorKind::kBurst && a.bytes <= kTinyBytes &&
-                             is_reduction(a.function);
+    level->tiny_reduction |=
+        a.kind != AnchorKind::kBurst && a.bytes <= kTinyBytes && is_reduction(a.function);
     level->bulk |= bulk && operation;
     level->bulk_run |= bulk && a.kind == AnchorKind::kRun;
     level->reduction_run |= bulk && a.kind == AnchorKind::kRun && is_reduction(a.function);
@@ -286,10 +289,9 @@ void StepPeriod::collect_levels(std::vector<Level>& levels) {
     level->sharded |= level->pipelined || (bulk && a.function != model::Function::kAllReduce);
     level->burst |= a.kind == AnchorKind::kBurst;
     // The steadiest signature times the level; among equals a bulk reduction, then any operation.
-    const std::uint64_t rank = std::uint64_t{a.credit} << 8 |
-                               (operation && bulk && is_reduction(a.function) ? 4u : 0u) |
-                               (operation ? 2u : 0u) |
-                               (a.signature == emitter_signature_ ? 1u : 0u);
+    const std::uint64_t rank =
+        std::uint64_t{a.credit} << 8 | (operation && bulk && is_reduction(a.function) ? 4u : 0u) |
+        (operation ? 2u : 0u) | (a.signature == emitter_signature_ ? 1u : 0u);
     if (rank > level->emitter_rank) {
       level->emitter_rank = rank;
       level->emitter = i;

@@ -11,8 +11,8 @@
 //   * to a level that a bulk reduction supports: gradients are reduced at least once per step, and
 //     evaluations, checkpoints and logs reduce no bulk of their own;
 //   * to a level that a tiny reduction supports (gradient norm, overflow flag), if it holds at most
-//     some hundred of the lower ones and these are sharded or pipelined: then they are microbatches.
-//     A tiny reduction after a number of plain all-reduce steps is a log line;
+//     some hundred of the lower ones and these are sharded or pipelined: then they are
+//     microbatches. A tiny reduction after a number of plain all-reduce steps is a log line;
 //   * to a level of the same operations that explains much more of the sequence.
 // Sends and Receives that follow each other on a communicator count as one operation without size,
 // and windows are compared by communicator and function alone: uneven all-to-alls and variable
@@ -36,7 +36,7 @@ struct StepOperation {
   std::uint64_t call_ns = 0;       // host clock
   std::uint64_t gpu_start_ns = 0;  // GPU clock, 0 = unknown
   std::uint64_t bytes = 0;
-  std::uint32_t signature = 0;    // communicator, function, datatype, count: see step_signature
+  std::uint32_t signature = 0;     // communicator, function, datatype, count: see step_signature
   std::uint16_t communicator = 0;  // in the process
   model::Function function{};
 };
@@ -114,16 +114,16 @@ class StepPeriod {
     model::Function function{};
     AnchorKind kind{};
     std::uint64_t bytes = 0;
-    std::uint64_t count = 0;         // occurrences; 0 = the slot is free
-    std::uint64_t last_index = 0;    // of the process's operations
-    std::uint64_t last_sum = 0;      // of hashes up to there
+    std::uint64_t count = 0;       // occurrences; 0 = the slot is free
+    std::uint64_t last_index = 0;  // of the process's operations
+    std::uint64_t last_sum = 0;    // of hashes up to there
     std::uint64_t last_call_ns = 0;
     std::uint64_t last_gpu_ns = 0;
-    std::uint64_t window = 0;        // sum of hashes of the usual window
-    std::uint64_t since_index = 0;   // since when `matched` counts
-    std::uint32_t length = 0;        // operations of the usual window
-    std::uint32_t matched = 0;       // windows that were the usual one
-    std::uint8_t credit = 0;         // majority vote: 0 takes a new usual window
+    std::uint64_t window = 0;       // sum of hashes of the usual window
+    std::uint64_t since_index = 0;  // since when `matched` counts
+    std::uint32_t length = 0;       // operations of the usual window
+    std::uint32_t matched = 0;      // windows that were the usual one
+    std::uint8_t credit = 0;        // majority vote: 0 takes a new usual window
   };
   struct Level {
     std::uint64_t window = 0;
@@ -163,7 +163,7 @@ class StepPeriod {
 
   std::vector<Anchor> anchors_;  // open addressing; a power of two of them
   std::size_t used_ = 0;
-  std::size_t operations_ = 0;  // anchors that are operations
+  std::size_t operations_ = 0;             // anchors that are operations
   std::vector<std::uint16_t> signatures_;  // per communicator
   std::uint64_t index_ = 0;
   std::uint64_t sum_ = 0;
@@ -177,7 +177,7 @@ class StepPeriod {
   Level level_;      // the one in force
   Level candidate_;  // chosen once, in force when chosen again
   std::uint32_t emitter_signature_ = 0;
-  std::uint64_t emitter_index_ = 0;  // when it was last seen to end a step
+  std::uint64_t emitter_index_ = 0;            // when it was last seen to end a step
   std::array<std::uint64_t, 15> recent_ns_{};  // the last steps' lengths
   std::uint32_t recent_count_ = 0;
   std::uint32_t long_steps_ = 0;  // in a row, taken for pauses

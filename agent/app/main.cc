@@ -39,6 +39,8 @@ Status give_up_root(const Config& config) {
 int main(int argc, char** argv) {
   // One arena per thread would cost megabytes for threads that allocate little.
   mallopt(M_ARENA_MAX, 2);
+  // What is large comes and goes (pages): it is given back, and leaves no holes.
+  mallopt(M_MMAP_THRESHOLD, 256 * 1024);
   int exit_code = 0;
   const std::optional<CommandLine> command = parse_command_line(argc, argv, exit_code);
   if (!command) return exit_code;

@@ -33,9 +33,9 @@ Result<Account> find_account(const std::string& user) {
   uid_t number = 0;
   const auto [end, error] = std::from_chars(user.data(), user.data() + user.size(), number);
   const bool numeric = error == std::errc() && end == user.data() + user.size();
-  const int result =
-      numeric ? getpwuid_r(number, &entry, buffer.data(), buffer.size(), &found)
-              : getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  const int result = numeric
+                         ? getpwuid_r(number, &entry, buffer.data(), buffer.size(), &found)
+                         : getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
   if (found != nullptr) return Account{found->pw_name, found->pw_uid, found->pw_gid};
   if (result != 0) return Status::system(concat("cannot look up user '", user, "'"), result);
   if (numeric) return Account{{}, number, number};

@@ -126,11 +126,12 @@ HttpResponse MetricsEndpoint::metrics(const HttpRequest& request) {
 
 std::shared_ptr<const std::string> MetricsEndpoint::page(const SnapshotPtr& snapshot,
                                                          TextFormat format, bool gzip) {
-  Page& kept = pages_[(format == TextFormat::kOpenMetrics ? 2u : 0u) + (gzip ? 1u : 0u)];
+  Page& kept = pages_[format == TextFormat::kOpenMetrics ? 1u : 0u];
   const bool same = !kept.of.owner_before(snapshot) && !snapshot.owner_before(kept.of);
   SelfStats self = self_();
   const std::int64_t age_ns = self.now_ns - kept.made_ns;
-  if (same && kept.text != nullptr && age_ns >= 0 && age_ns < kMaxPageAgeNs) return kept.text;
+  if (gzip && same && kept.text != nullptr && age_ns >= 0 && age_ns < kMaxPageAgeNs)
+    return kept.text;
   // Pages of earlier snapshots are nobody's use: not even in formats that nobody asks for any more.
   for (Page& other : pages_) {
     if (other.of.owner_before(snapshot) || snapshot.owner_before(other.of)) other = {};
@@ -151,10 +152,13 @@ std::shared_ptr<const std::string> MetricsEndpoint::page(const SnapshotPtr& snap
     StringSink sink(*text);
     write_to(sink);
   }
-  text->shrink_to_fit();
   ++pages_made_;
-  kept = {snapshot, self.now_ns, std::move(text)};
-  return kept.text;
+  // Uncompressed pages are for people and ten times as large: not kept.
+  if (gzip) {
+    text->shrink_to_fit();
+    kept = {snapshot, self.now_ns, text};
+  }
+  return text;
 }
 
 std::uint64_t MetricsEndpoint::pages_made() const {

@@ -2,7 +2,7 @@
 //
 // The handlers of the agent's HTTP paths: /metrics, /healthz, /readyz and / .
 //   Thread: any, several at once. They read the newest snapshot and never wait for the reactor.
-//   A page is made once per snapshot, format and encoding, and then shared: four scrapers cost
+//   A compressed page is made once per snapshot and format, and then shared: four scrapers cost
 //   about what one costs, and see the same.
 #pragma once
 
@@ -66,7 +66,7 @@ class MetricsEndpoint {
   SelfReader self_;
   mutable std::mutex
       mutex_;  // of what follows; held while a page is made, so that others wait for it
-  std::array<Page, 4> pages_;  // by format and encoding
+  std::array<Page, 2> pages_;  // compressed, by format
   std::uint64_t pages_made_ = 0;
   std::uint64_t scrapes_ = 0;
   double scrape_cpu_seconds_ = 0;

@@ -61,11 +61,11 @@ class ShortJob {
         wire_(rig.connect(static_cast<std::int64_t>(10'000 + number),
                           static_cast<std::int64_t>(1'000 + number % kUsers))) {
     const std::string job = std::to_string(100'000 + number);
-    wire_->feed(PacketBuilder()
-                    .hello(testing::make_hello(1 + number),
-                           {{wire::StringKey::kSlurmJobId, job},
-                            {wire::StringKey::kPluginVersion, "0.1.0"}})
-                    .finish());
+    wire_->feed(
+        PacketBuilder()
+            .hello(testing::make_hello(1 + number), {{wire::StringKey::kSlurmJobId, job},
+                                                     {wire::StringKey::kPluginVersion, "0.1.0"}})
+            .finish());
     if (wire_->over()) return;
     PacketBuilder packet;
     for (std::uint64_t c = 0; c < size.communicators; ++c) {
@@ -249,8 +249,10 @@ int main(int argc, char** argv) {
                                                        : nullptr;
     const long long given = value != nullptr && i + 1 < argc ? std::atoll(argv[++i]) : 0;
     if (given <= 0 || (value == &size.communicators && given > 200)) {
-      std::fprintf(stderr, "'%s' is not --hours, --jobs, --alive or --communicators (at most 200) "
-                           "with a number above 0\n", argv[i]);
+      std::fprintf(stderr,
+                   "'%s' is not --hours, --jobs, --alive or --communicators (at most 200) "
+                   "with a number above 0\n",
+                   argv[i]);
       return 2;
     }
     *value = static_cast<std::uint64_t>(given);

@@ -80,7 +80,8 @@ TEST(BusyUnion, NeverCountsMoreThanThereIsWhateverTheOrder) {
 
 TEST(BusyUnion, GoesOnAfterTheClockWasSetBack) {
   BusyUnion busy;
-  for (std::uint64_t i = 0; i < 200; ++i) busy.add((1ull << 60) + i * 100, (1ull << 60) + i * 100 + 50);
+  for (std::uint64_t i = 0; i < 200; ++i)
+    busy.add((1ull << 60) + i * 100, (1ull << 60) + i * 100 + 50);
   busy.add(1'000'000, 1'000'500);
   EXPECT_EQ(busy.busy_ns(), 200 * 50u + 500u);
   EXPECT_EQ(busy.late_ns(), 0u);
@@ -116,8 +117,9 @@ TEST(AllToAll, HasTheSizesOfNcclTests) {
 
 TEST(AllToAll, MayBeUneven) {
   AllToAllRecogniser recogniser;
-  const auto transfers = exchange(
-      4, [](int peer, bool send) { return static_cast<std::uint64_t>(send ? 100 * (peer + 1) : 10); });
+  const auto transfers = exchange(4, [](int peer, bool send) {
+    return static_cast<std::uint64_t>(send ? 100 * (peer + 1) : 10);
+  });
   const auto found = recogniser.recognise(transfers, 1, 4);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->bytes, 1000u);     // sent: more than received
@@ -128,7 +130,8 @@ TEST(AllToAll, MayBeUneven) {
 TEST(AllToAll, MayLackTransfersOfNothing) {
   AllToAllRecogniser recogniser;
   auto transfers = exchange(8, [](int, bool) { return std::uint64_t{64}; });
-  std::erase_if(transfers, [](const Transfer& t) { return t.peer == 6 || (t.peer == 7 && t.is_send); });
+  std::erase_if(transfers,
+                [](const Transfer& t) { return t.peer == 6 || (t.peer == 7 && t.is_send); });
   EXPECT_TRUE(recogniser.recognise(transfers, 0, 8));
   std::erase_if(transfers, [](const Transfer& t) { return t.peer == 0; });
   EXPECT_FALSE(recogniser.recognise(transfers, 0, 8)) << "without its own part it may be anything";

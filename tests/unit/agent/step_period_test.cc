@@ -30,7 +30,8 @@ TEST(StepPeriod, TimesStepsByTheGpuWhereItCan) {
   StepPeriod finder;
   for (std::uint64_t step = 0; step < 40; ++step) {
     for (std::uint64_t i = 0; i < 3; ++i) {
-      StepOperation o = operation(Function::kAllReduce, 1'000'000 * (i + 1), 1 + step * 1'000'000 + i);
+      StepOperation o =
+          operation(Function::kAllReduce, 1'000'000 * (i + 1), 1 + step * 1'000'000 + i);
       o.gpu_start_ns = 5'000'000'000 + step * 2'000'000 + i;
       finder.add(o);
     }
@@ -85,7 +86,8 @@ TEST(StepPeriod, PutsOperationsInOrderOfCall) {
   std::vector<StepOperation> order;
   for (std::uint64_t step = 0; step < 100; ++step) {
     for (std::uint64_t i = 0; i < 4; ++i) {
-      order.push_back(operation(Function::kAllReduce, 1'000'000 * (i + 1), 1 + step * 4000 + i * 1000));
+      order.push_back(
+          operation(Function::kAllReduce, 1'000'000 * (i + 1), 1 + step * 4000 + i * 1000));
     }
   }
   for (std::size_t i = 0; i + 6 < order.size(); i += 12) std::swap(order[i], order[i + 6]);

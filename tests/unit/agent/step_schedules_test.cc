@@ -57,7 +57,8 @@ std::string judge(const Schedule& schedule) {
            " steps";
   }
   if (wrong * 50 > steps.size()) {
-    return std::to_string(wrong) + " of " + std::to_string(steps.size()) + " steps of another length";
+    return std::to_string(wrong) + " of " + std::to_string(steps.size()) +
+           " steps of another length";
   }
   return {};
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Seeded schedules of what one rank of a training job hands to NCCL: DDP, FSDP, ZeRO, Megatron with
-// TP x PP x DP, mixture of experts; with gradient accumulation, evaluations, checkpoints, log lines,
-// first steps in another order, variable sequence lengths. The truth is known: which operations
-// make a step, how long steps are, what each communicator is for.
+// TP x PP x DP, mixture of experts; with gradient accumulation, evaluations, checkpoints, log
+// lines, first steps in another order, variable sequence lengths. The truth is known: which
+// operations make a step, how long steps are, what each communicator is for.
 #pragma once
 
 #include <algorithm>
@@ -38,8 +38,8 @@ struct Schedule {
   std::string family;
   std::vector<ScheduledCommunicator> communicators;
   std::uint32_t world = 1;
-  std::uint32_t period = 0;   // operations of a step; consecutive p2p of a communicator count once
-  double step_seconds = 0;    // mean
+  std::uint32_t period = 0;  // operations of a step; consecutive p2p of a communicator count once
+  double step_seconds = 0;   // mean
   int steps = 0;
   std::vector<ScheduledOperation> operations;  // in order of completion
 };
@@ -118,8 +118,10 @@ class ScheduleMaker {
     schedule_.world = world;
     const auto dp = communicator("dp", world, 1);
     const int batch_norms = chance(15) ? 5 + static_cast<int>(pick(40)) : 0;
-    for (int i = 0; i < batch_norms; ++i) step_.push_back(tiny(dp, 128 + 2 * static_cast<unsigned>(i % 4)));
-    for (int i = 0; i < batch_norms; ++i) step_.push_back(tiny(dp, 256 + 2 * static_cast<unsigned>(i % 4)));
+    for (int i = 0; i < batch_norms; ++i)
+      step_.push_back(tiny(dp, 128 + 2 * static_cast<unsigned>(i % 4)));
+    for (int i = 0; i < batch_norms; ++i)
+      step_.push_back(tiny(dp, 256 + 2 * static_cast<unsigned>(i % 4)));
     const auto sizes = bucket_sizes(1 + pick(40));
     for (const auto size : sizes) step_.push_back(op(dp, F::kAllReduce, size, true));
     if (chance(25)) step_.push_back(tiny(dp, 200));  // which parameters were used
@@ -194,7 +196,8 @@ class ScheduleMaker {
     log_line_.push_back(tiny(dp, 3));
   }
 
-  void tensor_layer(Block& block, std::uint16_t tp, std::uint64_t size, bool sequence, bool backward) {
+  void tensor_layer(Block& block, std::uint16_t tp, std::uint64_t size, bool sequence,
+                    bool backward) {
     if (schedule_.communicators[tp].nranks < 2) return;
     for (int half = 0; half < 2; ++half) {
       if (sequence) {
@@ -218,7 +221,8 @@ class ScheduleMaker {
       }
     }
   }
-  void pipeline(Block& block, std::uint16_t pp, std::uint64_t size, bool send, bool receive, int stage) {
+  void pipeline(Block& block, std::uint16_t pp, std::uint64_t size, bool send, bool receive,
+                int stage) {
     ++plan_;
     if (send) {
       ScheduledOperation o = op(pp, F::kSend, size);
@@ -240,7 +244,8 @@ class ScheduleMaker {
     const auto pp_size = one_of<std::uint32_t>({1, 2, 4, 8});
     const auto dp_size = one_of<std::uint32_t>({1, 2, 4, 8, 16});
     const bool alone = tp_size == 1 && pp_size == 1 && dp_size == 1;
-    const auto ep_size = experts ? std::max<std::uint32_t>(2, std::min<std::uint32_t>(8, dp_size)) : 1;
+    const auto ep_size =
+        experts ? std::max<std::uint32_t>(2, std::min<std::uint32_t>(8, dp_size)) : 1;
     const auto dp_ranks = experts ? std::max(dp_size, ep_size) : alone ? 2 : dp_size;
     schedule_.world = tp_size * pp_size * dp_ranks;
     const auto world = communicator("", std::max(2u, schedule_.world), 1);
@@ -259,7 +264,8 @@ class ScheduleMaker {
     const bool first = stage == 0;
     const bool last = stage == static_cast<int>(pp_size) - 1;
     const auto pass = [&](Block& block, bool backward) {
-      if (backward ? !last : !first) pipeline(block, pp, size, false, true, backward ? stage + 2 : stage);
+      if (backward ? !last : !first)
+        pipeline(block, pp, size, false, true, backward ? stage + 2 : stage);
       for (int l = 0; l < layers; ++l) {
         tensor_layer(block, tp, size, sequence, backward);
         if (experts && l % 2 == 0) {
@@ -267,7 +273,8 @@ class ScheduleMaker {
           all_to_all(block, ep);
         }
       }
-      if (backward ? !first : !last) pipeline(block, pp, size, true, false, backward ? stage - 2 : stage);
+      if (backward ? !first : !last)
+        pipeline(block, pp, size, true, false, backward ? stage - 2 : stage);
     };
     const int warmup = std::min(micro, static_cast<int>(pp_size) - 1 - stage);
     for (int m = 0; m < warmup; ++m) pass(step_, false);
@@ -299,7 +306,8 @@ class ScheduleMaker {
     log_line_.push_back(tiny(world, 4));
   }
 
-  void evaluation_kinds(std::uint16_t communicator, F function, std::uint64_t n, std::uint64_t count) {
+  void evaluation_kinds(std::uint16_t communicator, F function, std::uint64_t n,
+                        std::uint64_t count) {
     switch (pick(3)) {
       case 0:
         break;  // a pause
@@ -313,7 +321,9 @@ class ScheduleMaker {
   }
 
   // ---- time -------------------------------------------------------------------------------------
-  static void append(Block& to, const Block& from) { to.insert(to.end(), from.begin(), from.end()); }
+  static void append(Block& to, const Block& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  }
 
   /// Lets a block take `ns`; operations are called early and run in order on two streams.
   void run(const Block& block, double ns, std::uint64_t varying) {

@@ -113,7 +113,7 @@ TEST_F(Endpoint, CountsItsScrapes) {
   EXPECT_NE(third.content().find("\nncclscope_agent_scrapes_total 2\n"), std::string::npos);
 }
 
-TEST_F(Endpoint, MakesAPageOncePerSnapshotFormatAndEncoding) {
+TEST_F(Endpoint, MakesACompressedPageOncePerSnapshotAndFormat) {
   store_.publish(std::make_shared<const Snapshot>(golden_snapshot()));
   const std::string open_metrics = "application/openmetrics-text;version=1.0.0";
   const HttpResponse first = router_.handle(get("/metrics", open_metrics, "gzip"));
@@ -136,10 +136,13 @@ TEST_F(Endpoint, MakesANewPageOfASnapshotThatIsNotRenewedSoThatItsAgeShows) {
   SelfStats self = golden_self();
   MetricsEndpoint endpoint(store_, [&] { return self; });
   store_.publish(std::make_shared<const Snapshot>(golden_snapshot()));
-  const HttpResponse first = endpoint.metrics(get("/metrics"));
+  const HttpRequest compressed = get("/metrics", "", "gzip");
+  const HttpResponse first = endpoint.metrics(compressed);
   self.now_ns += MetricsEndpoint::kMaxPageAgeNs - 1;
-  EXPECT_EQ(endpoint.metrics(get("/metrics")).shared_body, first.shared_body);
-  self.now_ns += 60'000'000'001;
+  EXPECT_EQ(endpoint.metrics(compressed).shared_body, first.shared_body);
+  self.now_ns += 1;
+  EXPECT_NE(endpoint.metrics(compressed).shared_body, first.shared_body);
+  self.now_ns += 60'000'000'000;
   const HttpResponse later = endpoint.metrics(get("/metrics"));
   const std::string text(later.content());
   const std::string name = "\nncclscope_agent_snapshot_age_seconds ";
