@@ -396,6 +396,7 @@ def main():
     options = arguments.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ncclscope-slurm-"))
     folder.chmod(0o755)
+    os.environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"  # where the daemons are
     try:
         missing = [name for name in ("slurmctld", "slurmd", "srun", "munged") if shutil.which(name) is None]
         if missing:
