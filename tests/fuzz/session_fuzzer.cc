@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequences of frames through the agent's session state machine and aggregation, with a clock that
 // the input moves. The input is a list of actions; most frames get a right header, so that the
-// fuzzer spends its time behind the framing.
+// fuzzer spends its time behind the framing. A polite session of another user sends one operation
+// after each action: whatever the input does, it is served and its sums are exactly its own.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -11,7 +13,10 @@
 
 namespace {
 
+using ncclscope::agent::testing::make_hello;
+using ncclscope::agent::testing::make_init;
 using ncclscope::agent::testing::Packet;
+using ncclscope::agent::testing::PacketBuilder;
 using ncclscope::agent::testing::Rig;
 using ncclscope::agent::testing::Wire;
 namespace wire = ncclscope::wire;
@@ -58,12 +63,65 @@ Packet framed(Input& in) {
   return Packet(packet.begin(), packet.end());
 }
 
+constexpr std::int64_t kVictim = 1;  // a uid that the input cannot have
+
+/// The polite session.
+class Victim {
+ public:
+  explicit Victim(Rig& rig) : wire_(rig.connect(4711, kVictim)) {
+    require(wire_->feed(PacketBuilder()
+                            .hello(make_hello(kSession), {{wire::StringKey::kSlurmJobId, "victim"}})
+                            .init(make_init(0, 0xabc, 0, 2))
+                            .finish()));
+  }
+  void step() {
+    ++operations_;
+    require(wire_->feed(
+        PacketBuilder().operation({.count = 1000, .duration_ns = 1 << 20}).finish(operations_)));
+  }
+  void check(const ncclscope::agent::Snapshot& snapshot) const {
+    std::size_t jobs = 0;
+    for (const auto& job : snapshot.jobs) {
+      if (job.identity.uid != kVictim) continue;
+      ++jobs;
+      require(job.identity.job_id == "victim");
+      require(job.processes.size() == 1 && job.processes[0].records_received == operations_);
+      require(job.processes[0].records_lost == 0 && job.processes[0].connected);
+      require(job.communicators.size() == 1 && job.communicators[0].ranks.size() == 1);
+      if (operations_ == 0) continue;
+      const auto& communicator = job.communicators[0];
+      require(communicator.sums.size() == 1 && communicator.rank_sums.size() == 1);
+      const auto& row = communicator.sums[0];
+      require(row.timed_operations == operations_ && row.bytes_by_timing[1] == operations_ * 4000);
+      const double seconds = static_cast<double>(operations_ << 20) * 1e-9;
+      require(std::abs(row.busy_seconds - seconds) <= 1e-9 * seconds);
+      require(communicator.rank_sums[0].operations == operations_);
+    }
+    require(jobs == 1);
+  }
+
+ private:
+  static constexpr std::uint64_t kSession = 3;  // one that the input uses too
+  static void require(bool holds) {
+    if (!holds) abort();
+  }
+  std::unique_ptr<Wire> wire_;
+  std::uint64_t operations_ = 0;
+};
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input in(data, size);
+  // Limits that an input can reach.
   ncclscope::agent::Aggregator::Options limits;
+  limits.max_jobs = 4;
+  limits.jobs_per_principal = 2;
+  limits.max_communicators = 16;
+  limits.communicators_per_principal = 8;
+  limits.max_pending_items = 64;
   Rig rig(limits);
+  Victim victim(rig);
   std::vector<std::unique_ptr<Wire>> wires;
   for (int actions = 0; !in.empty() && actions < 64; ++actions) {
     const std::uint8_t what = in.byte();
@@ -98,8 +156,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         }
         break;
     }
+    victim.step();
   }
   const auto snapshot = rig.snapshot();
+  victim.check(*snapshot);
   for (const auto& job : snapshot->jobs) {
     for (const auto& process : job.processes) {
       if (process.records_received > process.highest_index) abort();
