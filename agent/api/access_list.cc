@@ -40,9 +40,10 @@ class Entry {
 
   /// All keys, each a string that is not empty, and no others.
   Status read(std::initializer_list<std::pair<std::string_view, std::string*>> keys) const {
-    for (const auto& [key, value] : table_) {
-      if (std::none_of(keys.begin(), keys.end(), [&](auto& k) { return k.first == key.str(); }))
-        return error(concat("unknown key '", key.str(), "'"));
+    for (const auto& entry : table_) {
+      const std::string_view name = entry.first.str();
+      if (std::none_of(keys.begin(), keys.end(), [name](auto& key) { return key.first == name; }))
+        return error(concat("unknown key '", name, "'"));
     }
     for (const auto& [key, out] : keys) {
       const auto value = table_[key].value_exact<std::string>();
