@@ -11,3 +11,6 @@ endfunction()
 
 ncclscope_fuzzer(ncclscope_frame_fuzzer SOURCES fuzz/frame_fuzzer.cc LINK ncclscope_proto)
 ncclscope_fuzzer(ncclscope_session_fuzzer SOURCES fuzz/session_fuzzer.cc LINK ncclscope_agent_aggregate)
+ncclscope_fuzzer(ncclscope_http_fuzzer SOURCES fuzz/http_fuzzer.cc LINK ncclscope_agent_export)
+ncclscope_fuzzer(ncclscope_config_fuzzer SOURCES fuzz/config_fuzzer.cc
+  LINK ncclscope_agent_config ncclscope_agent_api_base ncclscope_agent_access)
