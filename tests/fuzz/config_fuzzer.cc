@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files that people write: the agent's settings, web.yml and the access list. The first byte says
-// which. What is accepted must be well-formed; an error must have a message.
+// The files that people write: the agent's settings, web.yml and the access list. The first byte
+// says which. What is accepted must be well-formed; an error must have a message.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What of a request's head is parsed here: path, Accept, Accept-Encoding and Authorization. The input
-// is these four, one per line, after the method.
+// What of a request's head is parsed here: path, Accept, Accept-Encoding and Authorization. The
+// input is these four, one per line, after the method.
 #include <cstdlib>
 #include <string_view>
 
@@ -54,8 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool may_pass = !door.access.refuse(request).has_value();
   const auto authorization = parse_authorization(request.header("authorization"));
   const bool open = request.path == "/healthz" || request.path == "/readyz";
-  const bool knows_token = authorization && authorization->scheme == "bearer" &&
-                           authorization->credentials == "token";
+  const bool knows_token =
+      authorization && authorization->scheme == "bearer" && authorization->credentials == "token";
   require(may_pass == (open || knows_token));
   door.clock.advance_ms(500);
 
