@@ -259,7 +259,6 @@ bool Aggregator::session_opened(SessionState& session) {
       ++jobs_refused_;
       return false;
     }
-    if (identity.mismatch) ++identity_mismatches_;
     auto process = std::make_unique<SinkProcess>();
     process->session = &session;
     process->job = job;
@@ -268,6 +267,7 @@ bool Aggregator::session_opened(SessionState& session) {
     process->global_rank = identity.global_rank;
     process->local_rank = identity.local_rank;
     process->local_index = identity.local_index;
+    if (identity.mismatch) count_mismatch(*process);
     session.process = process.get();
     session.job_id = job->identity.job_id;
     job->processes.push_back(std::move(process));
@@ -279,6 +279,10 @@ bool Aggregator::session_opened(SessionState& session) {
     process.slots.for_each([](CommRank& rank) { rank.state = RankState::kRunning; });
   }
   return true;
+}
+
+void Aggregator::count_mismatch(SinkProcess& process) {
+  if (!std::exchange(process.mismatched, true)) ++identity_mismatches_;
 }
 
 void Aggregator::session_closed(SessionState& session) {
@@ -547,7 +551,7 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
   } else {
     // Another living process says it is this very rank. It is not for us to say who lies: kept
     // apart.
-    ++identity_mismatches_;
+    count_mismatch(process);
     communicator =
         find_or_make_communicator(*process.job, *process.tenant, local_name(process, session));
     if (communicator == nullptr || !enter(*communicator, rank)) return folded_rank(process);
@@ -567,7 +571,7 @@ void Aggregator::rekey(SessionState& session, CommRank& rank, const wire::Commun
   std::unique_ptr<CommRank> moving = std::move(*it);
   old.ranks.erase(it);
   if (!enter(*target, moving)) {
-    ++identity_mismatches_;
+    count_mismatch(*session.process);
     old.ranks.push_back(std::move(moving));
     return;
   }

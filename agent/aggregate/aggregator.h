@@ -124,6 +124,8 @@ class Aggregator final : public RecordSink {
   std::string local_name(SinkProcess& process, const SessionState& session);
   void end_rank(CommRank& rank, RankState state);
   void end_process(SinkProcess& process);
+  /// Once per session.
+  void count_mismatch(SinkProcess& process);
   void leave(CommRank& rank);
   void flush(CommRank& rank);
   void apply(CommRank& rank, const AttributedItem& item);

@@ -128,6 +128,7 @@ class SinkProcess {
   std::unique_ptr<CommRank> folded;  // shared by its communicators that are folded
   std::vector<std::pair<GpuRef, std::unique_ptr<GpuClock>>> clocks;
   std::uint64_t communicators_made = 0;
+  bool mismatched = false;  // has been counted as an identity mismatch
   bool books_seen = false;
   wire::Books books{};
   std::uint64_t books_at_ns = 0;

@@ -243,7 +243,9 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
     {M::kAgentSessionsRefused, G::kAgent, "ncclscope_agent_sessions_refused_total", kCounter, "",
      labels(), "Sessions that were refused because a limit on jobs or series was reached.", "0.1"},
     {M::kAgentIdentityMismatches, G::kAgent, "ncclscope_agent_identity_mismatches_total", kCounter,
-     "", labels(), "Sessions whose claimed job was not the one the kernel proved. The kernel wins.",
+     "", labels(),
+     "Sessions that claimed another job than the kernel proved (the kernel wins), or a rank that "
+     "another living process holds.",
      "0.1"},
     {M::kAgentSqueueFailures, G::kAgent, "ncclscope_agent_squeue_failures_total", kCounter, "",
      labels(),
