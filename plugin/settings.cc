@@ -110,6 +110,8 @@ std::size_t read_claims(std::array<Claim, kMaxClaims>& claims) noexcept {
       {StringKey::kSlurmArrayTaskId, "SLURM_ARRAY_TASK_ID"},
       {StringKey::kSlurmHetJobId, "SLURM_HET_JOB_ID"},
       {StringKey::kSlurmHetJobOffset, "SLURM_HET_JOB_OFFSET"},
+      {StringKey::kSlurmHetSize, "SLURM_HET_SIZE"},
+      {StringKey::kSlurmHetSize, "SLURM_PACK_SIZE"},
       {StringKey::kSlurmJobName, "SLURM_JOB_NAME"},
       {StringKey::kSlurmJobUser, "SLURM_JOB_USER"},
       {StringKey::kSlurmJobPartition, "SLURM_JOB_PARTITION"},

@@ -6,6 +6,7 @@
 #include <pwd.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <vector>
@@ -46,15 +47,27 @@ bool is_number(std::string_view text) {
   return parse(text, value);
 }
 
+/// Id of the heterogeneous job that the process says it belongs to; empty: it says nothing of one.
+/// Its steps are told only how many components there are, and the leader's id for their own.
+std::string_view claimed_het_leader(const HelloClaims& claims) {
+  const std::string_view leader = claims.get(StringKey::kSlurmHetJobId);
+  if (!leader.empty() || claims.get(StringKey::kSlurmHetSize).empty()) return leader;
+  return claims.get(StringKey::kSlurmJobId);
+}
+
 /// Whether what a process says of its SLURM job is said of the job `proved`.
 bool claims_are_of(std::string_view proved, const HelloClaims& claims) {
   if (claims.get(StringKey::kSlurmJobId) == proved) return true;
-  // The tasks of a heterogeneous job are given the leader's id; the components' own ids, by which
-  // their cgroups go, follow it without a gap.
-  std::uint64_t leader = 0, offset = 0, own = 0;
-  return parse(claims.get(StringKey::kSlurmHetJobId), leader) &&
-         parse(claims.get(StringKey::kSlurmHetJobOffset), offset) && parse(proved, own) &&
-         own >= leader && own - leader == offset;
+  // The components of a heterogeneous job go by ids of their own, which follow the leader's without
+  // a gap.
+  constexpr std::uint64_t kMaxComponents = 128;  // MAX_HET_JOB_COMPS
+  std::uint64_t leader = 0, own = 0, offset = 0, size = 0;
+  if (!parse(claimed_het_leader(claims), leader) || !parse(proved, own) || own < leader) {
+    return false;
+  }
+  if (parse(claims.get(StringKey::kSlurmHetJobOffset), offset)) return own - leader == offset;
+  return parse(claims.get(StringKey::kSlurmHetSize), size) &&
+         own - leader < std::min(size, kMaxComponents);
 }
 
 /// What only the process can say: its place in its job.
@@ -164,7 +177,11 @@ void ProofResolver::describe_slurm_job(const PeerIdentity& peer, const HelloClai
   JobIdentity& job = identity.job;
   JobFacts facts = jobs_.find(proof.slurm_job).value_or(JobFacts{});
   // An id that has been given to somebody else since, or another cluster's: not this job.
-  if (proof.slurm_uid >= 0 && facts.uid >= 0 && facts.uid != proof.slurm_uid) facts = {};
+  // Inside a pod, whose root may call anything a job, the owner must at least be the user who runs.
+  const std::int64_t owner = proof.slurm_uid >= 0 ? proof.slurm_uid
+                             : proof.in_pod()     ? peer.uid
+                                                  : -1;
+  if (owner >= 0 && facts.uid >= 0 && facts.uid != owner) facts = {};
   const bool ours = claims_are_of(proof.slurm_job, claims);
   identity.mismatch = !ours && !claims.get(StringKey::kSlurmJobId).empty();
   const auto known = [&](const std::string& fact, StringKey key) {
@@ -186,7 +203,8 @@ void ProofResolver::describe_slurm_job(const PeerIdentity& peer, const HelloClai
 
   const std::string array_job = known(facts.array_job_id, StringKey::kSlurmArrayJobId);
   const std::string array_task = known(facts.array_task, StringKey::kSlurmArrayTaskId);
-  const std::string het_job = known(facts.het_job_id, StringKey::kSlurmHetJobId);
+  std::string het_job = facts.het_job_id;
+  if (het_job.empty() && ours) het_job = claimed_het_leader(claims);
   if (is_number(array_job) && is_number(array_task)) {
     job.job_id = concat(array_job, "_", array_task);
     job.array_task = array_task;

@@ -124,6 +124,7 @@ enum class StringKey : std::uint16_t {
   kSlurmRestartCount = 31,
   kSlurmNumTasks = 32,
   kSlurmNumNodes = 33,
+  kSlurmHetSize = 34,  // components of a heterogeneous job
   kRank = 40,
   kLocalRank = 41,
   kWorldSize = 42,

@@ -40,6 +40,7 @@ StringKey key_of(const std::string& variable) {
       {"SLURM_ARRAY_TASK_ID", StringKey::kSlurmArrayTaskId},
       {"SLURM_HET_JOB_ID", StringKey::kSlurmHetJobId},
       {"SLURM_HET_JOB_OFFSET", StringKey::kSlurmHetJobOffset},
+      {"SLURM_HET_SIZE", StringKey::kSlurmHetSize},
       {"SLURM_JOB_NAME", StringKey::kSlurmJobName},
       {"SLURM_JOB_PARTITION", StringKey::kSlurmJobPartition},
       {"SLURM_JOB_ACCOUNT", StringKey::kSlurmJobAccount},
