@@ -27,3 +27,14 @@ add_test(NAME agent_security_document
   COMMAND /usr/bin/python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/agent/security_doc.py
     $<TARGET_FILE:ncclscope-agent> $<TARGET_FILE:ncclscope> ${CMAKE_SOURCE_DIR}/docs/security.md)
 set_tests_properties(agent_security_document PROPERTIES LABELS integration TIMEOUT 240)
+
+ncclscope_executable(agent_identity_peer
+  SOURCES integration/agent/identity_peer.cc
+  LINK ncclscope_agent_app GTest::gtest)
+ncclscope_test(agent_identity_process_test
+  SOURCES integration/agent/identity_test.cc
+  LINK ncclscope_agent_app ncclscope_agent_export
+  LABELS integration sanitize)
+target_compile_definitions(agent_identity_process_test PRIVATE
+  NCCLSCOPE_IDENTITY_PEER="$<TARGET_FILE:agent_identity_peer>")
+add_dependencies(agent_identity_process_test agent_identity_peer)
