@@ -416,6 +416,13 @@ std::string metrics_reference() {
   for (const char* name : kSizeClassNames) out.append(" `").append(name).append("`");
   out +=
       ".\nAn empty label value means unknown; `other` takes up what was folded, see below.\n\n"
+      "`job_id` is the SLURM job's id (`<array>_<task>` for a task of an array, the leader's id "
+      "for "
+      "a heterogeneous job) or, in Kubernetes, `<namespace>/<job>`, or `pod:<uid>` where the node "
+      "does not tell the pod's name. `unknown` holds processes of which nothing is known. `~` and "
+      "more behind an id keeps what another user or place calls by the same id apart. In "
+      "Kubernetes "
+      "`user` is empty: a uid in a pod names nobody.\n\n"
       "Bounds of all duration histograms, in seconds:";
   for (const std::string_view bound : kBoundLabels) out.append(" ").append(bound);
   out += kFoldingText;
