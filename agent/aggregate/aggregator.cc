@@ -185,9 +185,10 @@ Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const Session
   const JobIdentity& who = identity.job;
   // What different people claim is kept apart, and so is what came through the API. So is a SLURM
   // job inside Kubernetes from the same id on the node or in another namespace.
-  std::string key =
-      concat(who.job_id, "\n", who.identity_source, "\n", session.peer.claimed ? "api" : "socket",
-             "\n", who.uid, "\n", who.kubernetes_namespace);
+  const std::string& place =
+      who.kubernetes_namespace.empty() ? session.peer.proof.pod_uid : who.kubernetes_namespace;
+  std::string key = concat(who.job_id, "\n", who.identity_source, "\n",
+                           session.peer.claimed ? "api" : "socket", "\n", who.uid, "\n", place);
   if (const auto it = jobs_.find(key); it != jobs_.end()) {
     JobIdentity& known = it->second->identity;
     known.run = std::max(known.run, who.run);

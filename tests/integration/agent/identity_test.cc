@@ -115,6 +115,24 @@ TEST_F(AgentIdentity, NamesAPodByItsLogDirectory) {
   EXPECT_EQ(identity.kubernetes_namespace, "team-a");
 }
 
+TEST_F(AgentIdentity, KeepsAJobOfThatIdInsideAPodApart) {
+  const std::string uid = "0d7ff6d7-1f9a-4c5e-9a55-3f8f6ed2b0c4";
+  const std::string unknown_uid = "b8bffafc-562c-4c01-976f-d1eccfd17ec7";
+  const std::string slurm = "/system.slice/slurmstepd.scope/job_99/step_0/user/task_0\n";
+  RunningAgent agent(socket_, [&](Config& c) { configure(c); });
+  ASSERT_EQ(agent.error(), "");
+  Child on_node({NCCLSCOPE_IDENTITY_PEER, "greet", socket_, go_, "99"});
+  Child in_pod({NCCLSCOPE_IDENTITY_PEER, "greet", socket_, go_, "99"});
+  Child in_unknown_pod({NCCLSCOPE_IDENTITY_PEER, "greet", socket_, go_, "99"});
+  write_cgroup(on_node.pid(), kJob99);
+  write_cgroup(in_pod.pid(), "0::/kubepods/pod" + uid + slurm);
+  write_cgroup(in_unknown_pod.pid(), "0::/kubepods/pod" + unknown_uid + slurm);
+  std::filesystem::create_directories(pods_ + "/team-b_x_" + uid);
+  std::ofstream(go_) << "go";
+  ASSERT_TRUE(eventually([&] { return agent.snapshot()->jobs.size() == 3; }));
+  EXPECT_EQ(agent.snapshot()->agent.identity_mismatches, 0u);
+}
+
 TEST_F(AgentIdentity, CountsAMismatchOncePerSession) {
   write_cgroup(::getpid(), kJob99);
   RunningAgent agent(socket_, [&](Config& c) { configure(c); });
