@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is read from procfs and the pods' log directories, as any bytes: what the parsers return lies
-// inside the text and is well-formed, and no bytes below a place that belongs to a user, a job, a
-// pod or a container can make that place another one's.
+// What is read from procfs and the pods' log directories, as any bytes: what the parsers return
+// lies inside the text and is well-formed, and no bytes below a place that belongs to a user, a
+// job, a pod or a container can make that place another one's.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

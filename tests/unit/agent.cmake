@@ -27,7 +27,7 @@ target_compile_definitions(agent_slurm_test PRIVATE
 
 find_package(nlohmann_json CONFIG REQUIRED)
 ncclscope_test(agent_identity_test
-  SOURCES unit/agent/identity_fixture_test.cc
+  SOURCES unit/agent/identity_fixture_test.cc unit/agent/identity_parts_test.cc
   LINK ncclscope_agent_identity nlohmann_json::nlohmann_json
   LABELS unit sanitize)
 if(TARGET agent_identity_test)
