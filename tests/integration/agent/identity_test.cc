@@ -78,7 +78,7 @@ class AgentIdentity : public ::testing::Test {
 
 std::string metrics_of(Agent& agent) {
   MetricsEndpoint endpoint(agent.snapshots());
-  return endpoint.metrics({.method = "GET", .path = "/metrics", .headers = {}}).body;
+  return endpoint.metrics({.method = "GET", .path = "/metrics", .headers = {}}).content();
 }
 
 TEST_F(AgentIdentity, LabelsAProcessByItsCgroupWhateverItClaims) {

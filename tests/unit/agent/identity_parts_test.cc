@@ -72,8 +72,10 @@ TEST(ProcText, FindsTheStartBehindAnyName) {
   const std::string tail = " S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 777 1 1\n";
   EXPECT_EQ(parse_proc_stat("5 (a b) c)" + tail), (ProcessStart{'S', 777}));
   EXPECT_EQ(parse_proc_stat("5 (x\n9 (y) R 1)" + tail), (ProcessStart{'S', 777}));
-  for (const char* bad : {"", "5", "5 (a)", "5 (a) S 1 2 3", "5 (a) SS 1 1 1 0 -1 0 0 0 0 0 0 0 0 0"
-                          " 20 0 1 0 777 1", "5 (a) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 -7 1"}) {
+  for (const char* bad : {"", "5", "5 (a)", "5 (a) S 1 2 3",
+                          "5 (a) SS 1 1 1 0 -1 0 0 0 0 0 0 0 0 0"
+                          " 20 0 1 0 777 1",
+                          "5 (a) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 -7 1"}) {
     EXPECT_EQ(parse_proc_stat(bad), std::nullopt) << bad;
   }
 }
@@ -90,9 +92,9 @@ TEST(CgroupText, KeepsUidsApartFromWhatOnlyLooksLikeOne) {
   EXPECT_EQ(normal_pod_uid("0d7ff6d7_1f9a_4c5e_9a55_3f8f6ed2b0c4"), kFirst);
   EXPECT_EQ(normal_pod_uid(kFirst), kFirst);
   EXPECT_EQ(normal_pod_uid("a8712c005851ee6b29cff91b9ab4b9c6"), "a8712c005851ee6b29cff91b9ab4b9c6");
-  for (const char* bad : {"", "..", "0d7ff6d7-1f9a_4c5e-9a55-3f8f6ed2b0c4",
-                          "0D7FF6D7-1F9A-4C5E-9A55-3F8F6ED2B0C4", "0d7ff6d71f9a4c5e",
-                          "0d7ff6d7-1f9a-4c5e-9a55-3f8f6ed2b0c4-"}) {
+  for (const char* bad :
+       {"", "..", "0d7ff6d7-1f9a_4c5e-9a55-3f8f6ed2b0c4", "0D7FF6D7-1F9A-4C5E-9A55-3F8F6ED2B0C4",
+        "0d7ff6d71f9a4c5e", "0d7ff6d7-1f9a-4c5e-9a55-3f8f6ed2b0c4-"}) {
     EXPECT_EQ(normal_pod_uid(bad), "") << bad;
   }
 }
