@@ -4,6 +4,7 @@
 // fields and hand them to the recorder; they decide nothing. Called on NCCL's and the application's
 // threads; every function returns success.
 #include "plugin/names.h"
+#include "plugin/own_time.h"
 #include "plugin/recorder.h"
 #include "proto/nccl/profiler.h"
 
@@ -169,7 +170,7 @@ void* start_ce_coll(void* context, const Descr& d) noexcept {
 // ---- the five functions of a table ----
 
 template <typename Descr>
-Result start_event(void* context, void** handle, Descr* d) noexcept {
+[[gnu::always_inline]] inline Result start_any(void* context, void** handle, Descr* d) noexcept {
   constexpr auto v = Traits<Descr>::kVersion;
   if (handle == nullptr) return nccl::kSuccess;
   // First, on every path: a handle that stays unwritten would be stopped again later.
@@ -224,13 +225,21 @@ Result start_event(void* context, void** handle, Descr* d) noexcept {
   return nccl::kSuccess;
 }
 
+template <typename Descr>
+Result start_event(void* context, void** handle, Descr* d) noexcept {
+  return call_sampled(context, [&] { return start_any(context, handle, d); });
+}
+
 Result stop_event(void* handle) noexcept {
-  if (handle != nullptr) stop(handle);
-  return nccl::kSuccess;
+  return call_sampled(handle, [&] {
+    if (handle != nullptr) stop(handle);
+    return nccl::kSuccess;
+  });
 }
 
 template <typename StateArgs>
-Result record_event_state(void* handle, nccl::EventState state, StateArgs* args) noexcept {
+[[gnu::always_inline]] inline Result record_any_state(void* handle, nccl::EventState state,
+                                                      StateArgs* args) noexcept {
   if (handle == nullptr) return nccl::kSuccess;
   switch (state) {
     case nccl::kKernelChStop:
@@ -255,6 +264,11 @@ Result record_event_state(void* handle, nccl::EventState state, StateArgs* args)
       break;
   }
   return nccl::kSuccess;
+}
+
+template <typename StateArgs>
+Result record_event_state(void* handle, nccl::EventState state, StateArgs* args) noexcept {
+  return call_sampled(handle, [&] { return record_any_state(handle, state, args); });
 }
 
 Result finalize(void* context) noexcept {

@@ -12,6 +12,7 @@
 
 #include "plugin/clock.h"
 #include "plugin/gpu_identity.h"
+#include "plugin/own_time.h"
 #include "plugin/process.h"
 #include "plugin/recorder.h"
 #include "plugin/sender.h"
@@ -63,8 +64,7 @@ void set_up_process(Process& p, const InitArguments& a) noexcept {
     p.lane_count.store(0, kRelaxed);
     p.network_blocks.store(0, kRelaxed);
     p.kernel_blocks.store(0, kRelaxed);
-    p.governor.store(0, kRelaxed);
-    p.network_off.store(false, kRelaxed);
+    p.measuring.store(false, kRelaxed);
     p.sender_started = false;
   }
   if (!registered) {
@@ -81,10 +81,10 @@ void set_up_process(Process& p, const InitArguments& a) noexcept {
   p.start_time_ns = monotonic_ns();
   const MaskChoice choice = default_mask(a.interface_version, p.nccl_version);
   p.base_mask.store(p.settings.mask_set ? p.settings.mask : choice.mask, kRelaxed);
-  p.kernel_slice.store(p.settings.mask_set ? 1 : choice.kernel_slice, kRelaxed);
-  p.kernel_sliced.store(!p.settings.mask_set && choice.kernel_slice > 1, kRelaxed);
-  p.detail.store(p.settings.detail, kRelaxed);
-  p.network_always.store(p.settings.detail == wire::DetailLevel::kFull, kRelaxed);
+  p.release_slice = p.settings.mask_set ? 1 : choice.kernel_slice;
+  p.clock_cost_ns = measure_clock_cost();
+  apply_recording(p, choose_recording({p.settings.detail, false}, Lowering::kNothing,
+                                      p.base_mask.load(kRelaxed), p.release_slice));
 }
 
 /// Under the init lock. The lane of a local rank: ranks of one communicator in this process use

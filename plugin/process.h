@@ -33,6 +33,10 @@ struct Process {
   std::size_t claim_count = 0;
   std::uint64_t start_time_ns = 0;
 
+  // Own time (own_time.h). On a line of their own that is hardly ever written.
+  alignas(64) std::atomic<bool> measuring{false};
+  std::uint64_t clock_cost_ns = 0;
+
   // The mask. NCCL's int is written by us only; it stays mapped as long as NCCL does.
   std::atomic<int*> nccl_mask{nullptr};
   std::atomic<std::uint32_t> mask{0};       // in force
@@ -40,12 +44,14 @@ struct Process {
   std::atomic<std::int32_t> network_blocks{
       0};  // communicators whose next operation is in a sampled block
   std::atomic<std::int32_t> kernel_blocks{0};
-  std::atomic<bool> kernel_sliced{false};  // KernelCh only in sampled blocks
+  std::uint32_t release_slice = 1;  // GPU times for one block in so many by default
+
+  // What is recorded: see Recording. Written by init, then by the sender.
+  std::atomic<std::uint32_t> kernel_slice{1};
   std::atomic<bool> network_always{false};
-  std::atomic<bool> network_off{false};        // governor
-  std::atomic<std::uint32_t> kernel_slice{1};  // one block in so many has KernelCh
-  std::atomic<wire::DetailLevel> detail{wire::DetailLevel::kNormal};
-  std::atomic<std::uint8_t> governor{0};
+  std::atomic<bool> network_off{false};
+  std::atomic<bool> channel_detail{false};
+  std::atomic<bool> calls_only{false};
 
   std::atomic<std::uint32_t> lane_count{0};
   std::atomic<Lane*> lanes[kMaxLanes]{};
@@ -65,6 +71,43 @@ extern constinit Process the_process __attribute__((visibility("hidden")));
   return the_process;
 }
 
+/// What the governor gives up, in this order; values as in wire::Books::governor, except that both
+/// slices are its 2.
+enum class Lowering : std::uint8_t {
+  kNothing,
+  kNetwork,       // no network phases, no per-channel records
+  kKernelSlices,  // GPU times for one block of operations in 16
+  kFewerSlices,   // for one in 64
+  kCountersOnly,  // for none; collectives are counted at their API call
+};
+/// The lowerings that make a difference with this mask, mildest first; kNothing is the first.
+struct Ladder {
+  std::array<Lowering, 5> steps{};
+  std::uint8_t highest = 0;  // index of the last
+};
+[[nodiscard]] Ladder ladder_for(std::uint32_t base_mask, std::uint32_t release_slice) noexcept;
+
+/// What is recorded: what was asked for, less what the governor has taken.
+struct Recording {
+  wire::DetailLevel detail = wire::DetailLevel::kNormal;  // in force
+  bool network_always = false;                            // phases of every operation
+  bool network_off = false;                               // of none, not even of sampled blocks
+  bool channel_detail = false;                            // a record for each channel
+  bool calls_only = false;         // collectives are counted at their API call and not followed
+  std::uint32_t kernel_slice = 1;  // GPU times for one block in so many, 0 = for none
+};
+struct DetailWish {
+  wire::DetailLevel level = wire::DetailLevel::kNormal;
+  bool network = false;
+};
+[[nodiscard]] Recording choose_recording(DetailWish wish, Lowering lowering,
+                                         std::uint32_t base_mask,
+                                         std::uint32_t release_slice) noexcept;
+/// Puts a recording into force, mask included. Init, then the sender.
+void apply_recording(Process& p, const Recording& recording) noexcept;
+
+/// The mask that the state of the process asks for.
+[[nodiscard]] std::uint32_t wanted_mask(const Process& p) noexcept;
 /// Recomputes the mask and writes it to NCCL. Lock-free; any thread.
 void apply_mask(Process& p) noexcept;
 

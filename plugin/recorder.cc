@@ -18,6 +18,7 @@
 
 #include "plugin/clock.h"
 #include "plugin/names.h"
+#include "plugin/own_time.h"
 #include "plugin/process.h"
 #include "plugin/tables.h"
 #include "proto/wire/encode.h"
@@ -39,10 +40,6 @@ constexpr std::uint64_t kClockDoubtNs = 1'000'000;
 constexpr unsigned kClaimProbes = 64;
 constexpr unsigned kChildProbes = 16;
 constexpr std::uint32_t kNoRoomIndex = 0xFFFF;
-
-/// Own time is measured on one operation or channel report in so many.
-constexpr std::uint64_t kSampleOperations = 256;
-constexpr std::uint64_t kSampleKernels = 2048;
 
 Lane* lane_of(Process& p, Token t) noexcept {
   if (t.salt() != p.salt) return nullptr;
@@ -85,24 +82,6 @@ void count_drop(Lane& lane, Communicator* c, wire::DropReason reason) noexcept {
   }
 }
 
-/// Measures a callback's own time when it is one of the sampled ones.
-class OwnTime {
- public:
-  OwnTime(Lane& lane, bool sampled, std::uint64_t weight) noexcept
-      : lane_(sampled ? &lane : nullptr), weight_(weight), start_(sampled ? monotonic_ns() : 0) {}
-  ~OwnTime() {
-    if (lane_ != nullptr)
-      lane_->sampled_ns.fetch_add((monotonic_ns() - start_) * weight_, kRelaxed);
-  }
-  OwnTime(const OwnTime&) = delete;
-  OwnTime& operator=(const OwnTime&) = delete;
-
- private:
-  Lane* lane_;
-  std::uint64_t weight_;
-  std::uint64_t start_;
-};
-
 // ---- sampling by blocks ----
 
 void set_block(std::atomic<std::uint8_t>& mine, std::atomic<std::int32_t>& all, bool in,
@@ -122,10 +101,8 @@ void enter_blocks(Process& p, Communicator& c, std::uint64_t next) noexcept {
     set_block(c.network_block, p.network_blocks, in_block(next, p.settings.network_sample),
               changed);
   }
-  if (p.kernel_sliced.load(kRelaxed)) {
-    set_block(c.kernel_block, p.kernel_blocks, in_block(next, p.kernel_slice.load(kRelaxed)),
-              changed);
-  }
+  const std::uint32_t slice = p.kernel_slice.load(kRelaxed);
+  set_block(c.kernel_block, p.kernel_blocks, slice > 1 && in_block(next, slice), changed);
   if (changed) apply_mask(p);
 }
 
@@ -137,6 +114,7 @@ std::uint64_t take_index(Process& p, Communicator& c, bool p2p) noexcept {
 }
 
 bool network_wanted(const Process& p, std::uint64_t index) noexcept {
+  if (p.network_off.load(kRelaxed)) return false;
   if (p.settings.mask_set || p.network_always.load(kRelaxed)) return true;
   return in_block(index, p.settings.network_sample);
 }
@@ -326,8 +304,17 @@ std::uint32_t open_slot(OperationSlot& slot) noexcept {
   return generation;
 }
 
+/// Whether NCCL is asked for channel reports of an operation that begins now. To be read before its
+/// index is taken, which may begin the next block.
 bool kernel_reports_now(const Process& p) noexcept {
   return (p.mask.load(kRelaxed) & nccl::kKernelCh) != 0;
+}
+
+/// Whether they are wanted. Where the mask is on for another communicator's block only, they are
+/// not: on all ranks the same operations have GPU times.
+bool kernel_reports_wanted(const Process& p, std::uint64_t index, bool p2p) noexcept {
+  const std::uint32_t slice = p.kernel_slice.load(kRelaxed);
+  return slice == 1 || (slice != 0 && (p2p || in_block(index, slice)));
 }
 
 /// Fills in what the launch of an operation tells; the order, written last, says that it is
@@ -369,11 +356,14 @@ void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& tas
 
   const bool to_itself =
       p2p && task.root_or_peer >= 0 && task.root_or_peer == c.rank.load(kRelaxed);
-  if (task.copy_engine || to_itself || !task.kernel_reports || !kernel_reports_now(p)) {
+  if (task.copy_engine || to_itself || !task.kernel_reports || !slot.kernel_asked.load(kRelaxed)) {
     slot.completion.store(Completion::kEnqueueOnly, kRelaxed);
     if (task.copy_engine)
       slot.rejected.store(static_cast<std::uint8_t>(UntimedReason::kCopyEngine), kRelaxed);
     if (to_itself) slot.rejected.store(static_cast<std::uint8_t>(UntimedReason::kSelf), kRelaxed);
+    if (!task.copy_engine && !to_itself && task.kernel_reports &&
+        (p.base_mask.load(kRelaxed) & nccl::kKernelCh) != 0)
+      slot.rejected.store(static_cast<std::uint8_t>(UntimedReason::kNotAsked), kRelaxed);
   } else {
     slot.completion.store(
         task.channels_known && task.channels > 0 ? Completion::kChannels : Completion::kUnknown,
@@ -528,8 +518,6 @@ void stop_kernel(Process& p, Lane& lane, Token t) noexcept {
   std::uint64_t word = 0;
   KernelSlot* k = child_slot(lane.kernels, t, word);
   if (k == nullptr) return bump(lane.stops_unmatched);
-  const OwnTime own(lane, t.index() == 0 && t.generation() % (kSampleKernels / kKernelSlots) == 0,
-                    kSampleKernels);
   const Token op = Token::from_bits(k->operation.load(kRelaxed));
   const std::uint64_t start = k->start_ns.load(kRelaxed);
   const std::uint64_t end = k->stop_ns.load(kRelaxed);
@@ -546,7 +534,7 @@ void stop_kernel(Process& p, Lane& lane, Token t) noexcept {
   if (c == nullptr) return;
   bump(lane.kernel_reports);
 
-  const bool full = p.detail.load(kRelaxed) == wire::DetailLevel::kFull;
+  const bool full = p.channel_detail.load(kRelaxed);
   const bool host_only = c->interface_version < 4;
   const bool last = st::channels(state) + 1u >= slot->expected.load(kRelaxed);
   const bool drifting = slot->order.load(kRelaxed) >= c->drift_from.load(kRelaxed);
@@ -775,6 +763,26 @@ void note_neighbour(Communicator& c, int peer, bool is_send, unsigned channel) n
   }
 }
 
+/// Counts a collective whose call is all that will be known of it.
+void count_call(Lane& lane, Communicator& c, const ApiCall& call, std::uint64_t index) noexcept {
+  wire::Operation record{};
+  wire::set_header(record, wire::RecordType::kOperation);
+  record.communicator = c.wire_id.load(kRelaxed);
+  record.function = static_cast<std::uint8_t>(call.function);
+  record.datatype = static_cast<std::uint8_t>(call.datatype);
+  record.untimed_reason = static_cast<std::uint8_t>(UntimedReason::kNotAsked);
+  record.flags = of::kApiSeen | of::kTypeFromApi | of::kComplete | of::kChannelsUnknown;
+  if (index < kWarmupOperations) record.flags |= of::kWarmup;
+  record.root_or_peer = call.root;
+  record.index = static_cast<std::uint32_t>(index);
+  record.count_plan = wire::pack_count_plan(call.count, 0);
+  record.api_time_ns = monotonic_ns();
+  if (lane.ring.push(record) == 0) return count_drop(lane, &c, wire::DropReason::kRingBusy);
+  c.recorded.fetch_add(1, kRelaxed);
+  bump(lane.operations_pushed);
+  bump(lane.untimed[static_cast<std::size_t>(UntimedReason::kNotAsked)]);
+}
+
 }  // namespace
 
 bool p2p_channels_native() noexcept {
@@ -783,7 +791,7 @@ bool p2p_channels_native() noexcept {
 }
 
 void begin_blocks(Process& p, Communicator& c) noexcept {
-  enter_blocks(p, c, 0);
+  enter_blocks(p, c, c.next_collective.load(kRelaxed));
 }
 
 // ---- starts ----
@@ -804,9 +812,15 @@ void* start_api(void* context, const void* parent, const ApiCall& call) noexcept
     return nullptr;
   }
   Lane& lane = *p.lanes[c->lane].load(kAcquire);
-  bump(lane.events[p2p ? 10 : 9]);
+  const std::size_t type = p2p ? 10 : 9;
+  const std::uint64_t calls = count_up(lane.events[type]);
   // Recorded into a graph, not run: each replay is an operation of its own.
-  if (call.captured) return Token(Kind::kCaptured, c->lane, p.salt, 0, c->table_index).handle();
+  // The mask of the call stays that of all replays: the generation remembers it.
+  const bool kernel_asked = kernel_reports_now(p);
+  if (call.captured) {
+    return Token(Kind::kCaptured, c->lane, p.salt, kernel_asked ? 1 : 0, c->table_index).handle();
+  }
+  sample_own_time(p, lane, type, calls);
 
   if (call.function == model::Function::kBroadcast &&
       broadcasts_hidden(p.nccl_version, c->interface_version) &&
@@ -822,7 +836,10 @@ void* start_api(void* context, const void* parent, const ApiCall& call) noexcept
   }
 
   const std::uint64_t index = take_index(p, *c, p2p);
-  const OwnTime own(lane, index % kSampleOperations == kSampleOperations - 1, kSampleOperations);
+  if (!p2p && p.calls_only.load(kRelaxed)) {
+    count_call(lane, *c, call, index);
+    return Token(Kind::kDropped, c->lane, p.salt, 0, 0).handle();
+  }
   std::uint32_t at = 0;
   OperationSlot* slot = claim_operation(lane, *c, at);
   if (slot == nullptr) {
@@ -837,6 +854,7 @@ void* start_api(void* context, const void* parent, const ApiCall& call) noexcept
   slot->datatype.store(call.datatype, kRelaxed);
   slot->root_or_peer.store(p2p ? -1 : call.root, kRelaxed);
   slot->flags.store(of::kApiSeen | of::kTypeFromApi, kRelaxed);
+  slot->kernel_asked.store(kernel_asked && kernel_reports_wanted(p, index, p2p), kRelaxed);
   return Token(Kind::kOperationApi, c->lane, p.salt, open_slot(*slot), at).handle();
 }
 
@@ -864,8 +882,8 @@ void* start_task(void* context, const Task& task) noexcept {
   const bool in_plan =
       plan.kind() == Kind::kPlan && plan.salt() == p.salt && plan.generation() != kNever;
   const std::uint32_t order = in_plan ? plan.generation() : c->plan.load(kRelaxed);
-  const OwnTime own(lane, order % kSampleOperations == kSampleOperations - 1, kSampleOperations);
-  bump(lane.events[task.copy_engine ? 12 : p2p ? 2 : 1]);
+  const std::size_t type = task.copy_engine ? 12 : p2p ? 2 : 1;
+  const std::uint64_t events = count_up(lane.events[type]);
   if (task.describes_communicator) describe_communicator(*c, task);
   if (c->tasks_seen.load(kRelaxed) == 0) c->tasks_seen.store(1, kRelaxed);
 
@@ -891,6 +909,10 @@ void* start_task(void* context, const Task& task) noexcept {
     }
   }
 
+  sample_own_time(p, lane, type, events);
+  // A parent that was only captured: this is a replay of the graph.
+  const bool graph = parent.kind() == Kind::kCaptured && parent.salt() == p.salt;
+  const bool kernel_asked = graph ? parent.generation() != 0 : kernel_reports_now(p);
   const std::uint64_t now = monotonic_ns();
   const std::uint64_t index = take_index(p, *c, p2p);
   std::uint32_t at = 0;
@@ -902,8 +924,7 @@ void* start_task(void* context, const Task& task) noexcept {
   slot->api_time_ns.store(now, kRelaxed);
   slot->index.store(index, kRelaxed);
   slot->group.store(0, kRelaxed);
-  // A parent that was only captured: this is a replay of the graph.
-  const bool graph = parent.kind() == Kind::kCaptured && parent.salt() == p.salt;
+  slot->kernel_asked.store(kernel_asked && kernel_reports_wanted(p, index, p2p), kRelaxed);
   slot->in_plan.store(in_plan ? 1 : 0, kRelaxed);
   fill_task(p, *c, *slot, task, order, now, graph ? of::kGraph : std::uint16_t{0}, false);
   return Token(Kind::kOperation, c->lane, p.salt, open_slot(*slot), at).handle();
@@ -963,8 +984,6 @@ void* start_kernel(const void* parent, std::uint8_t channel, std::uint64_t gpu_n
     return nullptr;
   }
   KernelSlot& k = lane->kernels[at];
-  const OwnTime own(*lane, at == 0 && generation % (kSampleKernels / kKernelSlots) == 0,
-                    kSampleKernels);
   k.operation.store(op.bits(), kRelaxed);
   k.start_ns.store(gpu_ns, kRelaxed);
   k.stop_ns.store(0, kRelaxed);
@@ -972,7 +991,7 @@ void* start_kernel(const void* parent, std::uint8_t channel, std::uint64_t gpu_n
   const std::uint8_t started = slot->channels_started.load(kRelaxed);
   const bool first = started == 0;
   const bool host_only = c->interface_version < 4;
-  if (first || host_only || p.detail.load(kRelaxed) == wire::DetailLevel::kFull) {
+  if (first || host_only || p.channel_detail.load(kRelaxed)) {
     const std::uint64_t now = monotonic_ns();
     k.host_start_ns.store(now, kRelaxed);
     if (!host_only && gpu_ns != 0) lane->clock.observe(now, gpu_ns);

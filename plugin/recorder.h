@@ -107,7 +107,8 @@ struct Lane;
 struct Communicator;
 struct Process;
 
-/// Puts a new communicator into the sampling of its first block of operations.
+/// Puts a communicator into the sampling of its block of operations: a new one, or any after the
+/// sampling has changed.
 void begin_blocks(Process& p, Communicator& c) noexcept;
 
 struct SweepResult {

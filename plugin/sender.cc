@@ -13,7 +13,7 @@
 #include <atomic>
 
 #include "plugin/clock.h"
-#include "plugin/governor.h"
+#include "plugin/detail_control.h"
 #include "plugin/process.h"
 #include "plugin/recorder.h"
 #include "plugin/session.h"
@@ -30,7 +30,7 @@ constexpr int kExitStepUs = 500;
 
 struct Sender {
   Session sessions[kMaxLanes];
-  Governor governor;
+  DetailControl detail;
   std::atomic<bool> busy{false};  // an interval's work is being done
   std::atomic<bool> stopped{false};
 };
@@ -38,11 +38,11 @@ constinit Sender sender;
 
 void tick_all(bool last) noexcept {
   Process& p = process();
-  if (!last) sender.governor.tick(p, monotonic_ns());
+  if (!last) sender.detail.tick(p, monotonic_ns());
   const std::uint32_t lanes = p.lane_count.load(kAcquire);
   for (std::uint32_t i = 0; i < lanes; ++i) {
     if (Lane* lane = p.lanes[i].load(kAcquire); lane != nullptr)
-      sender.sessions[i].tick(p, *lane, last);
+      sender.sessions[i].tick(p, *lane, sender.detail, last);
   }
 }
 
@@ -101,7 +101,7 @@ void forget_sender_after_fork() noexcept {
     session.disconnect();
     session = Session();
   }
-  sender.governor = Governor();
+  sender.detail = DetailControl();
   sender.busy.store(false, std::memory_order_relaxed);
   sender.stopped.store(false, std::memory_order_relaxed);
 }

@@ -192,7 +192,8 @@ bool Session::send_hello(Process& p, Lane& lane) noexcept {
   return flush(w, 0);
 }
 
-void Session::handle(Process& p, Lane& lane, std::span<const std::byte> record) noexcept {
+void Session::handle(Process& p, Lane& lane, DetailControl& control,
+                     std::span<const std::byte> record) noexcept {
   switch (static_cast<wire::RecordType>(record[0])) {
     case wire::RecordType::kWelcome: {
       wire::Welcome welcome{};
@@ -217,13 +218,8 @@ void Session::handle(Process& p, Lane& lane, std::span<const std::byte> record) 
       if (!wire::read_record(record, detail) ||
           detail.level > static_cast<std::uint8_t>(wire::DetailLevel::kFull))
         return;
-      const auto level = static_cast<wire::DetailLevel>(detail.level);
-      p.detail.store(level, kRelaxed);
-      p.network_always.store(level == wire::DetailLevel::kFull || detail.network != 0, kRelaxed);
-      detail_until_ns_ = detail.duration_ms == 0
-                             ? 0
-                             : monotonic_ns() + std::uint64_t{detail.duration_ms} * 1'000'000u;
-      apply_mask(p);
+      control.request(p, {static_cast<wire::DetailLevel>(detail.level), detail.network != 0},
+                      detail.duration_ms, monotonic_ns());
       return;
     }
     case wire::RecordType::kRefuse:
@@ -237,7 +233,7 @@ void Session::handle(Process& p, Lane& lane, std::span<const std::byte> record) 
   }
 }
 
-void Session::receive(Process& p, Lane& lane) noexcept {
+void Session::receive(Process& p, Lane& lane, DetailControl& detail) noexcept {
   alignas(8) std::byte buffer[4096];
   for (int i = 0; i < 64 && fd_ >= 0; ++i) {
     const ssize_t n = recv(fd_, buffer, sizeof buffer, MSG_DONTWAIT | MSG_TRUNC);
@@ -251,7 +247,7 @@ void Session::receive(Process& p, Lane& lane) noexcept {
     const auto error =
         wire::read_frame({buffer, static_cast<std::size_t>(n)}, header,
                          [&](std::uint8_t, std::span<const std::byte> record, std::uint64_t) {
-                           handle(p, lane, record);
+                           handle(p, lane, detail, record);
                            return true;
                          });
     if (error != wire::DecodeError::kNone) {
@@ -352,7 +348,8 @@ void Session::drain(Process& p, Lane& lane) noexcept {
   (void)commit();
 }
 
-void Session::fill_books(Process& p, Lane& lane, wire::Books& books) noexcept {
+void Session::fill_books(Process& p, Lane& lane, const DetailControl& detail,
+                         wire::Books& books) noexcept {
   books = {};
   wire::set_header(books, wire::RecordType::kBooks);
   books.mask = p.mask.load(kRelaxed);
@@ -406,11 +403,10 @@ void Session::fill_books(Process& p, Lane& lane, wire::Books& books) noexcept {
   books.sender_cpu_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
   books.frames_sent = frames_sent_;
   books.connects = connects_;
-  books.detail = static_cast<std::uint8_t>(p.detail.load(kRelaxed));
-  books.governor = p.governor.load(kRelaxed);
+  detail.describe(p, books);
 }
 
-bool Session::send_states(Process& p, Lane& lane, bool last) noexcept {
+bool Session::send_states(Process& p, Lane& lane, const DetailControl& detail, bool last) noexcept {
   wire::FrameWriter w(frame_buffer);
   const std::uint32_t heartbeat = ticks(kHeartbeatMs, p.settings.interval_ms);
   const bool beat = last || ticks_since_books_ + 1 >= heartbeat;
@@ -497,10 +493,11 @@ bool Session::send_states(Process& p, Lane& lane, bool last) noexcept {
   wire::Books books{};
   ++ticks_since_books_;
   if (beat || ticks_since_books_ >= ticks(kBooksMs, p.settings.interval_ms)) {
-    fill_books(p, lane, books);
-    const std::uint64_t fingerprint = books.seen * 3 + books.recorded * 5 +
-                                      books.records_written * 7 + books.open * 11 + books.mask +
-                                      books.dropped[0] + books.dropped[3] + acknowledged_ * 13;
+    fill_books(p, lane, detail, books);
+    const std::uint64_t fingerprint =
+        books.seen * 3 + books.recorded * 5 + books.records_written * 7 + books.open * 11 +
+        books.mask + books.dropped[0] + books.dropped[3] + acknowledged_ * 13 +
+        books.governor_changes * 17 + books.detail_asked * 19 + books.kernel_slice * 23;
     if (beat || fingerprint != books_fingerprint_) {
       if (w.room() < sizeof books + 64 && !flush(w, 0)) return false;
       w.add(books);
@@ -550,16 +547,9 @@ void Session::recycle_communicators(Process& p, Lane& lane) noexcept {
   }
 }
 
-void Session::tick(Process& p, Lane& lane, bool last) noexcept {
+void Session::tick(Process& p, Lane& lane, DetailControl& detail, bool last) noexcept {
   const SweepResult sweep = sweep_operations(lane, p.settings.interval_ms, pressed_);
   pressed_ = sweep.pressed;
-  if (detail_until_ns_ != 0 && monotonic_ns() >= detail_until_ns_) {
-    detail_until_ns_ = 0;
-    p.detail.store(p.settings.detail, kRelaxed);
-    p.network_always.store(p.settings.detail == wire::DetailLevel::kFull, kRelaxed);
-    apply_mask(p);
-  }
-
   if (state_ == State::kDisconnected) {
     if (wait_ticks_ > 0 && !last) {
       --wait_ticks_;
@@ -576,7 +566,7 @@ void Session::tick(Process& p, Lane& lane, bool last) noexcept {
   } else if (state_ == State::kGreeted && last) {
     wait_for(POLLIN, kLastAnswerMs);
   }
-  if (state_ != State::kDisconnected) receive(p, lane);
+  if (state_ != State::kDisconnected) receive(p, lane, detail);
   if (state_ == State::kGreeted && ++greeted_ticks_ > ticks(kWelcomeMs, p.settings.interval_ms))
     disconnect();
   if (state_ == State::kWelcomed) drain(p, lane);
@@ -588,7 +578,7 @@ void Session::tick(Process& p, Lane& lane, bool last) noexcept {
       drain(p, lane);
     }
   }
-  if (state_ == State::kWelcomed) (void)send_states(p, lane, last);
+  if (state_ == State::kWelcomed) (void)send_states(p, lane, detail, last);
   recycle_communicators(p, lane);
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "plugin/detail_control.h"
 #include "plugin/process.h"
 #include "plugin/recorder.h"
 #include "plugin/tables.h"
@@ -19,7 +20,7 @@ namespace ncclscope::plugin {
 class Session {
  public:
   /// One interval's work. `last`: the process is exiting.
-  void tick(Process& p, Lane& lane, bool last) noexcept;
+  void tick(Process& p, Lane& lane, DetailControl& detail, bool last) noexcept;
 
   /// Closes the socket (fork child: closes its copy).
   void disconnect() noexcept;
@@ -30,14 +31,15 @@ class Session {
   bool connect_to_agent(Process& p) noexcept;
   void wait_for(short event, int milliseconds) const noexcept;
   bool send_hello(Process& p, Lane& lane) noexcept;
-  void receive(Process& p, Lane& lane) noexcept;
-  void handle(Process& p, Lane& lane, std::span<const std::byte> record) noexcept;
+  void receive(Process& p, Lane& lane, DetailControl& detail) noexcept;
+  void handle(Process& p, Lane& lane, DetailControl& detail,
+              std::span<const std::byte> record) noexcept;
   void drain(Process& p, Lane& lane) noexcept;
-  bool send_states(Process& p, Lane& lane, bool last) noexcept;
+  bool send_states(Process& p, Lane& lane, const DetailControl& detail, bool last) noexcept;
   void recycle_communicators(Process& p, Lane& lane) noexcept;
   bool add_communicator(wire::FrameWriter& w, Communicator& c) noexcept;
   bool flush(wire::FrameWriter& w, std::uint64_t first_index) noexcept;
-  void fill_books(Process& p, Lane& lane, wire::Books& books) noexcept;
+  void fill_books(Process& p, Lane& lane, const DetailControl& detail, wire::Books& books) noexcept;
   bool announce(wire::FrameWriter& w, Process& p, Lane& lane, std::uint16_t wire_id) noexcept;
 
   State state_ = State::kDisconnected;
@@ -57,7 +59,6 @@ class Session {
   std::uint32_t ticks_since_books_ = 0;
   std::uint64_t books_fingerprint_ = 0;
   bool pressed_ = false;
-  std::uint64_t detail_until_ns_ = 0;
 };
 
 }  // namespace ncclscope::plugin

@@ -72,6 +72,13 @@ void read_settings(Settings& settings, nccl::DebugLogger log) noexcept {
                "a share of wall time above 0 and up to 1, such as 0.001");
     }
   }
+  if (const char* v = std::getenv("NCCLSCOPE_CALM_MS"); v != nullptr && v[0] != '\0') {
+    if (parse_unsigned(v, 3'600'000, number) && number >= 100) {
+      settings.calm_ms = static_cast<std::uint32_t>(number);
+    } else {
+      complain(log, "NCCLSCOPE_CALM_MS", v, "100 to 3600000 milliseconds");
+    }
+  }
   if (const char* v = std::getenv("NCCLSCOPE_SENDER_INTERVAL_MS"); v != nullptr && v[0] != '\0') {
     if (parse_unsigned(v, 10'000, number) && number >= 1) {
       settings.interval_ms = static_cast<std::uint32_t>(number);

@@ -8,6 +8,8 @@
 //   here allocates or blocks.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -41,8 +43,13 @@ inline constexpr auto kAcqRel = std::memory_order_acq_rel;
 
 /// Adds one without a locked instruction: for statistics that may miss a count when two threads
 /// meet.
-inline void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) noexcept {
-  counter.store(counter.load(kRelaxed) + by, kRelaxed);
+inline std::uint64_t count_up(std::atomic<std::uint64_t>& counter) noexcept {
+  const std::uint64_t value = counter.load(kRelaxed) + 1;
+  counter.store(value, kRelaxed);
+  return value;
+}
+inline void bump(std::atomic<std::uint64_t>& counter) noexcept {
+  (void)count_up(counter);
 }
 
 // ---- operations ----
@@ -102,6 +109,7 @@ struct alignas(32) OperationSlot {
   std::atomic<std::uint8_t> channels_started{0};
   std::atomic<std::uint8_t> on_network{0};  // a proxy operation of it is in progress
   std::atomic<std::uint8_t> in_plan{0};     // `order` is the number of its own plan
+  std::atomic<bool> kernel_asked{false};    // NCCL was asked for its channel reports
   std::atomic<std::uint8_t> algorithm_protocol{0};
   std::atomic<std::uint16_t> flags{0};  // wire::operation_flags
   std::atomic<std::uint32_t> sequence{0};
@@ -273,6 +281,7 @@ struct Lane {
   unsigned number = 0;
   std::uint64_t session_id = 0;
   std::uint64_t start_time_ns = 0;
+  std::atomic<pthread_t> launcher{};  // a thread that launches its operations
 
   alignas(64) std::atomic<std::uint32_t> operation_cursor{0};
   std::atomic<std::uint32_t> plan_cursor{0};
@@ -287,9 +296,10 @@ struct Lane {
   std::atomic<std::uint64_t> dropped[wire::kDropReasonCount]{};
   std::atomic<std::uint64_t> untimed[wire::kUntimedReasonCount]{};
   std::atomic<std::uint64_t> events[16]{};
+  std::atomic<std::uint64_t> next_measured[16]{};  // of `events`: when own time is measured next
   std::atomic<std::uint64_t> stops_unmatched{0};
   std::atomic<std::uint64_t> children_dropped{0};
-  std::atomic<std::uint64_t> sampled_ns{0};  // own time of the sampled operations
+  std::atomic<std::uint64_t> sampled_ns{0};  // own time, estimated (own_time.h)
   std::atomic<std::uint64_t> operations_pushed{0};
   std::atomic<std::uint64_t> kernel_reports{0};
 

@@ -221,11 +221,39 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
     {M::kPluginOverhead, G::kPlugin, "ncclscope_plugin_overhead_ratio", kGauge, "ratio",
      job_labels("pid"), "Callback seconds divided by the wall time since the plugin's first init.",
      "0.1"},
+    {M::kPluginRecentOverhead, G::kPlugin, "ncclscope_plugin_recent_overhead_ratio", kGauge,
+     "ratio", job_labels("pid"),
+     "The same over about the last second, of the thread with most of it. The governor compares it "
+     "with the budget.",
+     "0.1"},
+    {M::kPluginBudget, G::kPlugin, "ncclscope_plugin_overhead_budget_ratio", kGauge, "ratio",
+     job_labels("pid"), "Overhead that the governor allows (NCCLSCOPE_OVERHEAD_BUDGET).", "0.1"},
     {M::kPluginGovernor, G::kPlugin, "ncclscope_plugin_governor_level", kGauge, "",
      job_labels("pid"),
      "What the plugin gave up to stay within its overhead budget: 0 nothing, 1 network phases, 2 "
-     "kernel events in "
-     "slices, 3 counters only.",
+     "GPU times except of "
+     "one block of operations in 16 or 64, 3 counters only.",
+     "0.1"},
+    {M::kPluginGovernorChanges, G::kPlugin, "ncclscope_plugin_governor_changes_total", kCounter, "",
+     job_labels("pid"), "Steps the governor took, in either direction.", "0.1"},
+    {M::kPluginGovernorSince, G::kPlugin, "ncclscope_plugin_governor_change_timestamp_seconds",
+     kGauge, "seconds", job_labels("pid"),
+     "When the governor took its last step, in seconds since the Unix epoch. Absent: never.",
+     "0.1"},
+    {M::kPluginGovernorTrigger, G::kPlugin, "ncclscope_plugin_governor_trigger_ratio", kGauge,
+     "ratio", job_labels("pid"),
+     "Why: the overhead that made the governor take its last step down. Absent: it took none.",
+     "0.1"},
+    {M::kPluginDetail, G::kPlugin, "ncclscope_plugin_detail_info", kGauge, "",
+     job_labels("pid", "asked", "in_force"),
+     "Always 1. Detail level that was asked for (low, normal or full) and the one in force, lower "
+     "where the governor "
+     "took some of it.",
+     "0.1"},
+    {M::kPluginGpuTiming, G::kPlugin, "ncclscope_plugin_gpu_timing_ratio", kGauge, "ratio",
+     job_labels("pid"),
+     "Share of the collectives for which NCCL is asked for GPU times: 1, or one block of 16 in N, "
+     "or 0.",
      "0.1"},
     // ---- agent ----------------------------------------------------------------------------------
     {M::kAgentBuildInfo, G::kAgent, "ncclscope_agent_build_info", kGauge, "",

@@ -8,6 +8,7 @@
 //   bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -36,12 +37,19 @@ enum class DecodeError : std::uint8_t {
   return kNames[static_cast<std::size_t>(e)];
 }
 
-/// Copies the known part of a record. False when the record is shorter than the type's first
-/// published length.
+/// The length with which a type of record was first published: no writer's are shorter.
+template <typename Record>
+inline constexpr std::size_t kFirstBytes = sizeof(Record);
+template <>
+inline constexpr std::size_t kFirstBytes<Books> = kBooksFirstBytes;
+
+/// Copies the known part of a record; what an older writer does not send becomes 0. False when the
+/// record is shorter than the type's first published length.
 template <typename Record>
 [[nodiscard]] bool read_record(std::span<const std::byte> bytes, Record& out) noexcept {
-  if (bytes.size() < sizeof(Record)) return false;
-  std::memcpy(&out, bytes.data(), sizeof(Record));
+  if (bytes.size() < kFirstBytes<Record>) return false;
+  if constexpr (kFirstBytes<Record> < sizeof(Record)) out = {};
+  std::memcpy(&out, bytes.data(), std::min(bytes.size(), sizeof(Record)));
   return true;
 }
 

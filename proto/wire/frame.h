@@ -213,6 +213,7 @@ enum class UntimedReason : std::uint8_t {
   kLost = 6,            // channel reports are missing
   kUnfinished = 7,      // closed by finalize, abort or exit before it completed
   kSelf = 8,            // send or receive to itself: no kernel report exists
+  kNotAsked = 9,        // NCCL was not asked for it: sampling, detail "low" or the governor
 };
 inline constexpr std::size_t kUntimedReasonCount = 16;
 
@@ -245,10 +246,21 @@ struct Books {
   std::uint8_t detail;  // DetailLevel in force
   std::uint8_t
       governor;  // 0 = nothing lowered, 1 = network off, 2 = kernel slices, 3 = counters only
-  std::uint16_t reserved;
+  std::uint8_t detail_asked;  // DetailLevel; higher than `detail` where the governor has lowered it
+  std::uint8_t network;       // network phases of: 0 nothing, 1 sampled operations, 2 all
   std::uint32_t communicators;  // alive
+  // ---- 448 bytes: its first published length ----
+  std::uint32_t kernel_slice;      // GPU times for one block of operations in so many, 0 = for none
+  std::uint32_t governor_changes;  // of the governor's step
+  std::uint64_t governor_since_ns;  // CLOCK_MONOTONIC of the last one, 0 = never
+  double governor_trigger_ratio;    // own time / wall time that made the last lowering
+  double recent_ratio;              // own time / wall time over about a second, busiest thread
+  double budget_ratio;              // what the governor holds it to
 };
-static_assert(sizeof(Books) == 64 + 8 * (kDropReasonCount + kUntimedReasonCount + 16 + 7) + 8);
+inline constexpr std::size_t kBooksFirstBytes = 448;
+static_assert(kBooksFirstBytes == 64 + 8 * (kDropReasonCount + kUntimedReasonCount + 16 + 7) + 8);
+static_assert(sizeof(Books) == kBooksFirstBytes + 40);
+static_assert(offsetof(Books, kernel_slice) == kBooksFirstBytes);
 
 /// Ring or tree neighbours of a communicator as seen in ProxyOp, once per peer and direction.
 struct Neighbours {

@@ -17,12 +17,12 @@ namespace ncclscope::wire {
 [[nodiscard]] constexpr std::string_view name(UntimedReason r) noexcept {
   constexpr std::string_view kNames[] = {
       "",     "not_carried", "api_only", "copy_engine", "counter_drift", "timing_rejected",
-      "lost", "unfinished",  "self"};
+      "lost", "unfinished",  "self",     "not_asked"};
   const auto i = static_cast<std::size_t>(r);
   return i < std::size(kNames) ? kNames[i] : "unknown";
 }
 /// Reasons that have a name of their own, kNone included.
-inline constexpr std::size_t kNamedUntimedReasons = 9;
+inline constexpr std::size_t kNamedUntimedReasons = 10;
 
 [[nodiscard]] constexpr std::string_view name(DropReason r) noexcept {
   constexpr std::string_view kNames[] = {"no_operation_slot", "no_communicator", "ring_busy",
@@ -35,6 +35,12 @@ inline constexpr std::size_t kNamedDropReasons = 6;
 [[nodiscard]] constexpr std::string_view name(TimingSource t) noexcept {
   constexpr std::string_view kNames[] = {"none", "gpu", "host_callback"};
   const auto i = static_cast<std::size_t>(t);
+  return i < std::size(kNames) ? kNames[i] : "unknown";
+}
+
+[[nodiscard]] constexpr std::string_view name(DetailLevel l) noexcept {
+  constexpr std::string_view kNames[] = {"normal", "low", "full"};
+  const auto i = static_cast<std::size_t>(l);
   return i < std::size(kNames) ? kNames[i] : "unknown";
 }
 

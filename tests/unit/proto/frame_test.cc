@@ -96,8 +96,23 @@ TEST(GoldenFrames, StateRecordsHaveNoIndex) {
   ASSERT_EQ(seen.size(), 4u);
   EXPECT_TRUE(same_body(seen[0], golden::progress()));
   EXPECT_TRUE(same_body(seen[1], golden::books()));
+  EXPECT_EQ(seen[1].record.size(), kBooksFirstBytes) << "shorter than Books are now";
   EXPECT_EQ(seen[2].record.size(), 24u);
   for (const Seen& s : seen) EXPECT_EQ(s.index, 0u);
+}
+
+TEST(GoldenFrames, BooksOfFirstLengthAndLongerOnesAreRead) {
+  std::vector<Seen> seen;
+  ASSERT_EQ(read_all(read_golden("books_with_governor"), seen), DecodeError::kNone);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_TRUE(same_body(seen[0], golden::books_with_governor()));
+  Books books{};
+  books.kernel_slice = 99;
+  EXPECT_TRUE(
+      read_record(std::span<const std::byte>(seen[0].record).first(kBooksFirstBytes), books));
+  EXPECT_EQ(books.kernel_slice, 0u) << "not sent is 0";
+  EXPECT_FALSE(
+      read_record(std::span<const std::byte>(seen[0].record).first(kBooksFirstBytes - 8), books));
 }
 
 TEST(GoldenFrames, IndexedRecordsCountUpFromTheFirstIndex) {

@@ -125,6 +125,19 @@ inline Books books() {
   b.communicators = 15;
   return b;
 }
+/// With what came after its first 448 bytes.
+inline Books books_with_governor() {
+  Books b = books();
+  b.detail_asked = 2;
+  b.network = 1;
+  b.kernel_slice = 16;
+  b.governor_changes = 17;
+  b.governor_since_ns = 18;
+  b.governor_trigger_ratio = 0.5;
+  b.recent_ratio = 0.25;
+  b.budget_ratio = 0.001;
+  return b;
+}
 inline NetworkPhases network_phases() {
   NetworkPhases n{};
   n.communicator = 3;
@@ -192,7 +205,10 @@ inline std::vector<std::pair<std::string, Bytes>> all() {
                    }));
   out.emplace_back("state", frame(0, [](FrameWriter& w) {
                      add(w, progress(), RecordType::kProgress);
-                     add(w, books(), RecordType::kBooks);
+                     // As long as it was at first.
+                     Books first = books();
+                     set_header(first, RecordType::kBooks, kBooksFirstBytes);
+                     w.add_bytes(std::as_bytes(std::span(&first, 1)).first(kBooksFirstBytes));
                      struct {
                        Neighbours head;
                        Neighbour peers[2];
@@ -204,6 +220,9 @@ inline std::vector<std::pair<std::string, Bytes>> all() {
                      set_header(neighbours.head, RecordType::kNeighbours, sizeof neighbours);
                      w.add(neighbours);
                      add(w, Goodbye{}, RecordType::kGoodbye);
+                   }));
+  out.emplace_back("books_with_governor", frame(0, [](FrameWriter& w) {
+                     add(w, books_with_governor(), RecordType::kBooks);
                    }));
   out.emplace_back("indexed", frame(1001, [](FrameWriter& w) {
                      add(w, operation(), RecordType::kOperation);
