@@ -74,6 +74,15 @@ ProcessSnapshot process(std::int64_t pid, std::uint64_t seen) {
   p.books.callback_ns = 50'000'000;
   p.books.sender_cpu_ns = 7'000'000;
   p.books.connects = 1;
+  p.books.detail = 1;
+  p.books.detail_asked = 2;
+  p.books.governor = 2;
+  p.books.kernel_slice = 16;
+  p.books.governor_changes = 3;
+  p.books.governor_since_ns = 100'000'000'000;
+  p.books.governor_trigger_ratio = 0.004;
+  p.books.recent_ratio = 0.0005;
+  p.books.budget_ratio = 0.001;
   p.records_received = seen + 4;
   p.records_lost = 3;
   p.operations_received = seen - 6;
