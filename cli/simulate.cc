@@ -11,10 +11,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/text.h"
 #include "sim/simulation.h"
 
 namespace ncclscope::cli {
@@ -46,22 +48,13 @@ struct Options {
   throw CLI::RuntimeError(kUsage);
 }
 
-/// "90", "90s", "5m", "1h" -> seconds.
-double parse_duration(const std::string& text) {
-  std::size_t used = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const std::string unit = text.substr(used);
-  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (used == 0 || factor == 0 || !(value >= 0) || value * factor > 7 * 86400.0) {
+double to_seconds(const std::string& text) {
+  const std::optional<double> seconds = parse_duration(text);
+  if (!seconds || *seconds > 7 * 86400.0) {
     fail("--duration \"" + text +
          "\": wanted a number with s, m or h, up to seven days, such as 30s");
   }
-  return value * factor;
+  return *seconds;
 }
 
 /// Where the plugin lies: beside this program in a build tree or an installation; empty: on the
@@ -92,7 +85,7 @@ sim::SimulationConfig to_config(const Options& o) {
     c.faults.push_back(sim::parse_fault(text, &error));
     take("--fault");
   }
-  c.duration_seconds = parse_duration(o.duration);
+  c.duration_seconds = to_seconds(o.duration);
   c.steps = o.steps;
   c.seed = o.seed;
   c.pace = o.fast ? sim::Pace::kAsFastAsPossible : sim::Pace::kRealTime;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <exception>
 
 namespace ncclscope::cli {
 namespace {
@@ -80,6 +81,20 @@ std::string format_time_of_day(std::int64_t since_epoch_ns) {
   std::snprintf(text, sizeof text, "%02d:%02d:%02d.%06lld", local.tm_hour, local.tm_min,
                 local.tm_sec, static_cast<long long>(since_epoch_ns % 1'000'000'000 / 1'000));
   return text;
+}
+
+std::optional<double> parse_duration(const std::string& text) {
+  std::size_t used = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  const std::string unit = text.substr(used);
+  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (factor == 0 || !std::isfinite(value) || value < 0) return std::nullopt;
+  return value * factor;
 }
 
 std::string printable(std::string_view text) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@ namespace ncclscope::cli {
 [[nodiscard]] std::string format_rate(double per_second);
 /// "12:34:56.123456" in local time.
 [[nodiscard]] std::string format_time_of_day(std::int64_t since_epoch_ns);
+
+/// "90", "90s", "5m", "1h" in seconds; empty if it is anything else, negative or not finite.
+[[nodiscard]] std::optional<double> parse_duration(const std::string& text);
 
 /// Names come from other people's programs: control characters, which could steer a terminal,
 /// become '?'.

@@ -42,8 +42,8 @@ void DetailControl::tick(Process& p, std::uint64_t now_ns) noexcept {
 }
 
 void DetailControl::apply(Process& p) noexcept {
-  recording_ = choose_recording(wish_, ladder_.steps[governor_.step()],
-                                p.base_mask.load(kRelaxed), p.release_slice);
+  recording_ = choose_recording(wish_, ladder_.steps[governor_.step()], p.base_mask.load(kRelaxed),
+                                p.release_slice);
   apply_recording(p, recording_);
   for (auto& entry : p.communicators) {
     Communicator* c = entry.load(kAcquire);
@@ -79,7 +79,7 @@ void DetailControl::describe(const Process& p, wire::Books& books) const noexcep
   books.kernel_slice =
       (p.base_mask.load(kRelaxed) & nccl::kKernelCh) != 0 ? recording_.kernel_slice : 0;
   const Lowering lowering = ladder_.steps[governor_.step()];
-  books.governor = lowering == Lowering::kCountersOnly  ? 3
+  books.governor = lowering == Lowering::kCountersOnly   ? 3
                    : lowering >= Lowering::kKernelSlices ? 2
                    : lowering == Lowering::kNetwork      ? 1
                                                          : 0;

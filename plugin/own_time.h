@@ -2,9 +2,9 @@
 //
 // How long the plugin itself takes, estimated: in the time from the start of an operation to the
 // start of the next one, each callback is measured, whatever it is. On average one operation in 128
-// of a rank is taken, at irregular distances, since jobs repeat themselves; its sum counts 128 times.
-// What reading the clock costs is taken off, and a call in which the thread was interrupted counts
-// as 2 us.
+// of a rank is taken, at irregular distances, since jobs repeat themselves; its sum counts 128
+// times. What reading the clock costs is taken off, and a call in which the thread was interrupted
+// counts as 2 us.
 //   Thread: any. Cost: one load and a branch; when measured, two reads of the clock.
 #pragma once
 
@@ -21,8 +21,8 @@ inline constexpr std::uint64_t kSampleOperations = 128;
 void begin_or_end_measuring(Process& p, Lane& lane, std::size_t type, std::uint64_t count,
                             bool begin) noexcept;
 
-/// Begins or ends the measuring: an operation starts, with the `count`-th event of its type (a bit's
-/// number) on its lane.
+/// Begins or ends the measuring: an operation starts, with the `count`-th event of its type (a
+/// bit's number) on its lane.
 inline void sample_own_time(Process& p, Lane& lane, std::size_t type,
                             std::uint64_t count) noexcept {
   const bool wanted = count >= lane.next_measured[type].load(kRelaxed);

@@ -14,6 +14,7 @@ namespace ncclscope::agent {
 namespace {
 
 constexpr std::size_t kTailBatch = 256;
+constexpr std::uint32_t kLongestDetailMs = 3'600'000;
 constexpr std::chrono::milliseconds kTailWait{
     200};  // how soon a stream notices that its caller went away
 
@@ -170,10 +171,32 @@ grpc::Status AgentServiceImpl::SetDetail(grpc::ServerContext* context,
   if (!to_level(request->level(), detail.level))
     return {grpc::StatusCode::INVALID_ARGUMENT,
             "level must be LEVEL_NORMAL, LEVEL_LOW or LEVEL_FULL"};
+  // Nobody shall forget it: only a return to normal may be for good.
+  const bool for_good = request->duration_ms() == 0 &&
+                        request->level() == v1::SetDetailRequest::LEVEL_NORMAL &&
+                        !request->network_phases();
+  if (!for_good && (request->duration_ms() == 0 || request->duration_ms() > kLongestDetailMs))
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            "duration_ms is " + std::to_string(request->duration_ms()) + ": wanted 1 to " +
+                std::to_string(kLongestDetailMs) + " (an hour)"};
+  if (request->network_phases() && request->level() == v1::SetDetailRequest::LEVEL_LOW)
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            "network phases are not part of LEVEL_LOW; ask for LEVEL_NORMAL or LEVEL_FULL"};
+  if (!request->job_id().empty()) {
+    const SnapshotPtr snapshot = snapshots_.get();
+    bool known = false;
+    each_job(*snapshot, caller, request->job_id(), [&known](const JobSnapshot&) { known = true; });
+    // The same answer for other users' jobs: that they exist is not the caller's business.
+    if (!known)
+      return {grpc::StatusCode::NOT_FOUND, "no job \"" + request->job_id() +
+                                               "\" that the caller may control on node " +
+                                               snapshot->node};
+  }
   detail.job_id = request->job_id();
   detail.uid = caller.controls_all() ? -1 : caller.uid;  // users reach their own processes only
   detail.network_phases = request->network_phases();
   detail.duration_ms = request->duration_ms();
+  response->set_node(snapshots_.get()->node);
   response->set_processes(detail_->set_detail(detail));
   return grpc::Status::OK;
 }

@@ -50,7 +50,7 @@ struct DetailRequest {
 class DetailControl {
  public:
   virtual ~DetailControl() = default;
-  /// Tells the connected sessions that match. Returns how many were told.
+  /// Tells the connected sessions that match. Returns how many processes were told.
   virtual std::uint32_t set_detail(const DetailRequest& request) = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "proto/wire/decode.h"
@@ -485,6 +486,7 @@ void Ingest::tick() {
 
 std::uint32_t Ingest::set_detail(const DetailRequest& request) {
   std::uint32_t told = 0;
+  std::set<std::int64_t> pids;  // a process with several GPUs has several sessions
   const std::vector<Session*> sessions(sessions_.begin(), sessions_.end());
   for (Session* session : sessions) {
     if (!sessions_.contains(session) || session->state_ == nullptr) continue;
@@ -492,9 +494,9 @@ std::uint32_t Ingest::set_detail(const DetailRequest& request) {
     if (!request.job_id.empty() && state.job_id != request.job_id) continue;
     if (request.uid >= 0 && state.peer.uid != request.uid) continue;
     if ((state.claims.hello.capabilities & wire::kCapabilitySetDetail) == 0) continue;
+    if (state.peer.pid == 0 || pids.insert(state.peer.pid).second) ++told;
     session->set_detail(static_cast<wire::DetailLevel>(request.level), request.network_phases,
                         request.duration_ms);
-    ++told;
   }
   return told;
 }

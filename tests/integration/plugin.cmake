@@ -28,6 +28,9 @@ endfunction()
 ncclscope_plugin_test(plugin_records_test
   SOURCES integration/plugin/operations_test.cc integration/plugin/network_phases_test.cc
   LABELS integration sanitize)
+ncclscope_plugin_test(plugin_governor_test
+  SOURCES integration/plugin/governor_test.cc
+  LABELS integration sanitize)
 ncclscope_plugin_test(plugin_survives_test
   SOURCES integration/plugin/survives_test.cc
   LABELS integration sanitize)

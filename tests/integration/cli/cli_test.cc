@@ -56,6 +56,25 @@ Outcome run(const std::string& arguments, bool with_errors = false) {
                      (with_errors ? " 2>&1" : " 2>/dev/null"));
 }
 
+/// Takes requests and says that so many processes were told.
+class RecordingDetail final : public DetailControl {
+ public:
+  std::uint32_t set_detail(const DetailRequest& request) override {
+    const std::lock_guard lock(mutex_);
+    last_ = request;
+    return processes;
+  }
+  [[nodiscard]] DetailRequest last() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+  std::atomic<std::uint32_t> processes{8};
+
+ private:
+  mutable std::mutex mutex_;
+  DetailRequest last_;
+};
+
 class Cli : public ::testing::Test {
  protected:
   Cli() : tail_(1024) {
@@ -64,7 +83,7 @@ class Cli : public ::testing::Test {
     options_.socket = directory_ + "/api.sock";
     balance();
     publish();
-    auto server = start_api_server(options_, {&store_, &tail_, nullptr, nullptr});
+    auto server = start_api_server(options_, {&store_, &tail_, nullptr, &detail_});
     EXPECT_TRUE(server.ok()) << server.status().message();
     server_ = std::move(server).value();
     agent_ = " --agent unix:" + options_.socket;
@@ -120,6 +139,7 @@ class Cli : public ::testing::Test {
   Snapshot snapshot_ = golden_snapshot();
   SnapshotStore store_;
   OperationTail tail_;
+  RecordingDetail detail_;
   std::unique_ptr<ApiServer> server_;
 };
 
@@ -166,6 +186,37 @@ TEST_F(Cli, AnAgentThatIsGoneIsReported) {
     EXPECT_NE(outcome.out.find("systemctl start ncclscope-agent"), std::string::npos)
         << outcome.out;
   }
+}
+
+TEST_F(Cli, DetailTellsTheProcessesOfAJob) {
+  const Outcome full = run("detail --job 4711 --level full --for 5m --network" + agent_);
+  EXPECT_EQ(full.status, 0) << full.out;
+  EXPECT_NE(
+      full.out.find("8 processes of job 4711 told: detail full and all network phases for 5m"),
+      std::string::npos)
+      << full.out;
+  EXPECT_EQ(detail_.last().job_id, "4711");
+  EXPECT_EQ(detail_.last().level, static_cast<std::uint8_t>(wire::DetailLevel::kFull));
+  EXPECT_TRUE(detail_.last().network_phases);
+  EXPECT_EQ(detail_.last().duration_ms, 300'000u);
+  const auto json = nlohmann::json::parse(run("detail --job 4711 --level low --json" + agent_).out);
+  EXPECT_EQ(json["processes"], 8);
+  EXPECT_EQ(detail_.last().level, static_cast<std::uint8_t>(wire::DetailLevel::kLow));
+  EXPECT_EQ(detail_.last().duration_ms, 30'000u);
+  detail_.processes = 0;
+  EXPECT_EQ(run("detail --job 4711" + agent_).status, 1) << "nobody was told";
+}
+
+TEST_F(Cli, DetailRefusesUnknownJobsAndTimesWithoutEnd) {
+  const Outcome unknown = run("detail --job 99999" + agent_, true);
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_NE(unknown.out.find("no job \"99999\""), std::string::npos) << unknown.out;
+  for (const char* wrong : {"detail", "detail --job 4711 --for 2h", "detail --job 4711 --for 0",
+                            "detail --job 4711 --for soon", "detail --job 4711 --level most",
+                            "detail --job 4711 --level low --network"}) {
+    EXPECT_EQ(run(wrong + agent_).status, 2) << wrong;
+  }
+  EXPECT_EQ(run("detail --job 4711 --agent /nonexistent/api.sock").status, 3);
 }
 
 TEST_F(Cli, TailOnceShowsHeldOperations) {

@@ -512,6 +512,48 @@ TEST_F(Api, AgentWithoutJobTableSaysSo) {
   bound(context);
   EXPECT_EQ(v1::JobService::NewStub(connect())->StartJob(&context, request, &response).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
+TEST_F(Api, SetDetailRefusesUnknownJobsAndForeignOnesAlike) {
+  v1::SetDetailRequest request;
+  request.set_level(v1::SetDetailRequest::LEVEL_LOW);
+  request.set_duration_ms(1'000);
+  const auto ask = [&](const std::string& job) {
+    grpc::ClientContext context;
+    bound(context);
+    v1::SetDetailResponse response;
+    request.set_job_id(job);
+    return agent()->SetDetail(&context, request, &response);
+  };
+  const grpc::Status unknown = ask("nonsense");
+  EXPECT_EQ(unknown.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_NE(unknown.error_message().find("\"nonsense\""), std::string::npos)
+      << unknown.error_message();
+  EXPECT_TRUE(ask("4711").ok());
+  authorizer_->set(Caller{4242});
+  EXPECT_EQ(ask("4711").error_code(), grpc::StatusCode::NOT_FOUND);
+  authorizer_->set(Caller{1001});
+  EXPECT_TRUE(ask("4711").ok());
+}
+
+TEST_F(Api, SetDetailHasAnEnd) {
+  const auto ask = [&](v1::SetDetailRequest::Level level, std::uint32_t ms, bool network = false) {
+    v1::SetDetailRequest request;
+    request.set_job_id("4711");
+    request.set_level(level);
+    request.set_duration_ms(ms);
+    request.set_network_phases(network);
+    grpc::ClientContext context;
+    bound(context);
+    v1::SetDetailResponse response;
+    return agent()->SetDetail(&context, request, &response).error_code();
+  };
+  using R = v1::SetDetailRequest;
+  EXPECT_EQ(ask(R::LEVEL_FULL, 0), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ask(R::LEVEL_LOW, 0), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ask(R::LEVEL_FULL, 3'600'001), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ask(R::LEVEL_FULL, 3'600'000), grpc::StatusCode::OK);
+  EXPECT_EQ(ask(R::LEVEL_NORMAL, 0), grpc::StatusCode::OK);
+  EXPECT_EQ(ask(R::LEVEL_NORMAL, 0, true), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ask(R::LEVEL_LOW, 1'000, true), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(Api, PublishCarriesFramesBothWays) {

@@ -57,9 +57,9 @@ struct GovernorRig {
   std::uint64_t now_ns = 1'000'000'000;
   std::uint64_t own_ns = 0;
   double true_ns = 0;
-  double rate = 0;      // operations per second
-  double waiting = 0;   // since the last one measured
-  double noise = 0;     // of load and cost, +- this share
+  double rate = 0;     // operations per second
+  double waiting = 0;  // since the last one measured
+  double noise = 0;    // of load and cost, +- this share
 };
 
 }  // namespace ncclscope::plugin

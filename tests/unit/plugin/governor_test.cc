@@ -100,8 +100,8 @@ TEST(Governor, ChangesBoundedlyOftenUnderRandomLoads) {
     }
     // Downwards at most all steps for each load; upwards never more than down, and at most one in
     // each calm time.
-    const auto most = std::min<std::uint64_t>(
-        8u * loads, 4u + 2u * static_cast<std::uint64_t>(total / 10.0));
+    const auto most =
+        std::min<std::uint64_t>(8u * loads, 4u + 2u * static_cast<std::uint64_t>(total / 10.0));
     EXPECT_LE(rig.governor.changes(), most) << "seed " << seed;
     EXPECT_LE(rig.governor.step(), 4);
   }
