@@ -62,9 +62,9 @@ void print(const DetailOptions& options, const v1::SetDetailResponse& response) 
                                          {"level", options.level},
                                          {"network_phases", options.network},
                                          {"processes", response.processes()}};
-    std::printf("%s\n",
-                line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
-                    .c_str());
+    std::printf(
+        "%s\n",
+        line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return;
   }
   std::printf("%s: %u %s of job %s told: detail %s%s for %s\n", printable(response.node()).c_str(),

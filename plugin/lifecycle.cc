@@ -64,6 +64,7 @@ void set_up_process(Process& p, const InitArguments& a) noexcept {
     p.lane_count.store(0, kRelaxed);
     p.network_blocks.store(0, kRelaxed);
     p.kernel_blocks.store(0, kRelaxed);
+    p.live_communicators.store(0, kRelaxed);
     p.measuring.store(false, kRelaxed);
     p.sender_started = false;
   }
@@ -208,6 +209,7 @@ void init_communicator(void** context, int* activation_mask,
   if (c != nullptr) {
     describe(p, *c, *lane, arguments);
     c->status.store(CommunicatorStatus::kLive, kRelease);
+    p.live_communicators.fetch_add(1, kRelaxed);
     *context =
         Token(Kind::kContext, lane->number, p.salt, c->generation.load(kRelaxed), c->table_index)
             .handle();

@@ -62,6 +62,8 @@ Recording choose_recording(DetailWish wish, Lowering lowering, std::uint32_t bas
 
 void apply_recording(Process& p, const Recording& r) noexcept {
   p.kernel_slice.store(r.kernel_slice, kRelaxed);
+  const bool probe = r.kernel_slice == 1 && !r.channel_detail && !p.settings.mask_set;
+  p.kernel_probe.store(probe ? p.settings.cost_sample : 0, kRelaxed);
   p.network_always.store(r.network_always, kRelaxed);
   p.network_off.store(r.network_off, kRelaxed);
   p.channel_detail.store(r.channel_detail, kRelaxed);
@@ -77,7 +79,11 @@ std::uint32_t wanted_mask(const Process& p) noexcept {
     mask |= nccl::kProxyStep;
   }
   const std::uint32_t slice = p.kernel_slice.load(kRelaxed);
-  if (slice == 0 || (slice > 1 && p.kernel_blocks.load(kRelaxed) <= 0)) mask &= ~kKernelEvents;
+  const std::int32_t blocks = p.kernel_blocks.load(kRelaxed);
+  // A probe must not take the GPU times of other communicators, whose blocks lie elsewhere.
+  const bool probe = p.kernel_probe.load(kRelaxed) != 0 && blocks > 0 &&
+                     blocks >= p.live_communicators.load(kRelaxed);
+  if (slice == 0 || (slice > 1 && blocks <= 0) || (slice == 1 && probe)) mask &= ~kKernelEvents;
   // Point-to-point tasks stay: only they tell the peer, and a send to oneself disturbs GPU times.
   if (p.calls_only.load(kRelaxed)) {
     mask &= ~(std::uint32_t{nccl::kColl} | kCopyEngineEvents | kKernelEvents | kNetworkEvents);

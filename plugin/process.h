@@ -43,11 +43,13 @@ struct Process {
   std::atomic<std::uint32_t> base_mask{0};  // without what sampling switches
   std::atomic<std::int32_t> network_blocks{
       0};  // communicators whose next operation is in a sampled block
-  std::atomic<std::int32_t> kernel_blocks{0};
+  std::atomic<std::int32_t> kernel_blocks{0};  // with GPU times, or without in a probe
+  std::atomic<std::int32_t> live_communicators{0};
   std::uint32_t release_slice = 1;  // GPU times for one block in so many by default
 
   // What is recorded: see Recording. Written by init, then by the sender.
   std::atomic<std::uint32_t> kernel_slice{1};
+  std::atomic<std::uint32_t> kernel_probe{0};  // one block in so many does without GPU times
   std::atomic<bool> network_always{false};
   std::atomic<bool> network_off{false};
   std::atomic<bool> channel_detail{false};
@@ -132,9 +134,23 @@ struct MaskChoice {
   return nccl_version == 0 ? interface_version >= 5 : nccl_version >= 22900;
 }
 
-/// True when operation `index` of a communicator lies in a sampled block.
+/// Of each `one_in` blocks one is chosen, at an irregular place: training steps have regular ones.
+[[nodiscard]] constexpr std::uint64_t chosen_place(std::uint64_t group,
+                                                   std::uint32_t one_in) noexcept {
+  return ((group * 0x9E3779B97F4A7C15u) >> 32) % one_in;
+}
+/// True when operation `index` of a communicator lies in a sampled block, one in so many; the very
+/// first is.
 [[nodiscard]] constexpr bool in_block(std::uint64_t index, std::uint32_t one_in) noexcept {
-  return one_in != 0 && (index / kBlockOperations) % one_in == 0;
+  if (one_in == 0) return false;
+  const std::uint64_t block = index / kBlockOperations;
+  return block % one_in == chosen_place(block / one_in, one_in);
+}
+/// True when it lies in a block that does without GPU times to show what they cost.
+[[nodiscard]] constexpr bool in_probe_block(std::uint64_t index, std::uint32_t one_in) noexcept {
+  if (one_in == 0) return false;
+  const std::uint64_t block = index / kBlockOperations;
+  return block % one_in == (chosen_place(block / one_in, one_in) + one_in / 2) % one_in;
 }
 
 }  // namespace ncclscope::plugin

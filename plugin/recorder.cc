@@ -102,7 +102,10 @@ void enter_blocks(Process& p, Communicator& c, std::uint64_t next) noexcept {
               changed);
   }
   const std::uint32_t slice = p.kernel_slice.load(kRelaxed);
-  set_block(c.kernel_block, p.kernel_blocks, slice > 1 && in_block(next, slice), changed);
+  const bool in_kernel_block =
+      slice > 1 ? in_block(next, slice)
+                : slice == 1 && in_probe_block(next, p.kernel_probe.load(kRelaxed));
+  set_block(c.kernel_block, p.kernel_blocks, in_kernel_block, changed);
   if (changed) apply_mask(p);
 }
 
@@ -314,7 +317,9 @@ bool kernel_reports_now(const Process& p) noexcept {
 /// not: on all ranks the same operations have GPU times.
 bool kernel_reports_wanted(const Process& p, std::uint64_t index, bool p2p) noexcept {
   const std::uint32_t slice = p.kernel_slice.load(kRelaxed);
-  return slice == 1 || (slice != 0 && (p2p || in_block(index, slice)));
+  if (p2p || slice == 0) return slice != 0;
+  return slice == 1 ? !in_probe_block(index, p.kernel_probe.load(kRelaxed))
+                    : in_block(index, slice);
 }
 
 /// Fills in what the launch of an operation tells; the order, written last, says that it is
@@ -1231,6 +1236,7 @@ void finalize_communicator(void* context) noexcept {
   auto live = CommunicatorStatus::kLive;
   if (!c->status.compare_exchange_strong(live, CommunicatorStatus::kFinalized, kAcqRel)) return;
   Lane& lane = *p.lanes[c->lane].load(kAcquire);
+  p.live_communicators.fetch_sub(1, kRelaxed);
   bool changed = false;
   set_block(c->network_block, p.network_blocks, false, changed);
   set_block(c->kernel_block, p.kernel_blocks, false, changed);

@@ -341,11 +341,30 @@ void Session::drain(Process& p, Lane& lane) noexcept {
     w.add_bytes({reinterpret_cast<const std::byte*>(&words), sizeof words});
     if (frame_first == 0) frame_first = frame_cursor;
     if (type == static_cast<std::uint8_t>(wire::RecordType::kOperation) &&
-        frame_cursor >= first_sent_)
+        frame_cursor >= first_sent_) {
       ++frame_operations;
+      compare_blocks(p, words);
+    }
     ++frame_cursor;
   }
   (void)commit();
+}
+
+void Session::compare_blocks(const Process& p, const RecordWords& words) noexcept {
+  wire::Operation o;
+  static_assert(sizeof o == sizeof words);
+  std::memcpy(&o, &words, sizeof o);
+  if (o.index % kBlockOperations != 0 ||
+      model::is_point_to_point(static_cast<model::Function>(o.function)))
+    return;
+  // A probe leaves NCCL's mask as it is where other communicators live.
+  if (p.kernel_slice.load(kRelaxed) <= 1 && p.live_communicators.load(kRelaxed) != 1) return;
+  const bool on = wire::timing_of(o) == wire::TimingSource::kGpu;
+  const bool off = o.untimed_reason == static_cast<std::uint8_t>(wire::UntimedReason::kNotAsked);
+  if (on || off) {
+    kernel_cost_.add(o.communicator, static_cast<std::uint32_t>(o.index / kBlockOperations),
+                     o.api_time_ns, on);
+  }
 }
 
 void Session::fill_books(Process& p, Lane& lane, const DetailControl& detail,
@@ -404,6 +423,9 @@ void Session::fill_books(Process& p, Lane& lane, const DetailControl& detail,
   books.frames_sent = frames_sent_;
   books.connects = connects_;
   detail.describe(p, books);
+  books.nccl_cost_ratio = kernel_cost_.ratio();
+  books.nccl_cost_error = kernel_cost_.standard_error();
+  books.nccl_cost_blocks = kernel_cost_.count();
 }
 
 bool Session::send_states(Process& p, Lane& lane, const DetailControl& detail, bool last) noexcept {

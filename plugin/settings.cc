@@ -62,6 +62,13 @@ void read_settings(Settings& settings, nccl::DebugLogger log) noexcept {
       complain(log, "NCCLSCOPE_NETWORK_SAMPLE", v, "0 (never) or N for one operation in N");
     }
   }
+  if (const char* v = std::getenv("NCCLSCOPE_COST_SAMPLE"); v != nullptr && v[0] != '\0') {
+    if (parse_unsigned(v, 1u << 20, number) && number != 1) {
+      settings.cost_sample = static_cast<std::uint32_t>(number);
+    } else {
+      complain(log, "NCCLSCOPE_COST_SAMPLE", v, "0 (never) or N of at least 2 for one block in N");
+    }
+  }
   if (const char* v = std::getenv("NCCLSCOPE_OVERHEAD_BUDGET"); v != nullptr && v[0] != '\0') {
     char* end = nullptr;
     const double ratio = std::strtod(v, &end);

@@ -21,6 +21,9 @@ constexpr std::uint64_t kPerRankSums = 3;        // seconds, operations, bus byt
 constexpr std::uint64_t kPerNetworkRow = 5;      // three phases, bytes, operations
 constexpr std::uint64_t kPerProcessTotals = 11;  // seen, recorded, open, four of records, balanced,
                                                  // callbacks, two times
+constexpr std::uint64_t kPerGovernor = 6;        // recent overhead, budget, changes, detail, GPU
+                                                 // times, blocks compared
+constexpr std::uint64_t kPerNcclCost = 2;        // ratio, its error
 constexpr std::uint64_t kPerJob = 3;             // info, series, fold step
 
 void add(ProcessTotals& to, const ProcessSnapshot& process) {
@@ -36,7 +39,11 @@ std::uint64_t plugin_series(const ProcessTotals& p) {
   if (p.pid) ++count;  // info
   if (p.books_seen) count += kPerProcessTotals + wire::kNamedDropReasons;
   if (p.dropped_unnamed() > 0) ++count;
-  if (p.shows_state()) ++count;     // governor
+  if (p.shows_state()) ++count;  // governor
+  if (p.shows_governor()) count += kPerGovernor;
+  if (p.shows_governor_change()) ++count;
+  if (p.shows_governor_trigger()) ++count;
+  if (p.shows_nccl_cost()) count += kPerNcclCost;
   if (p.shows_overhead()) ++count;  // overhead ratio
   return count;
 }

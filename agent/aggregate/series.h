@@ -67,6 +67,21 @@ struct ProcessTotals {
   [[nodiscard]] std::uint64_t dropped_unnamed() const;
   /// One process's own state is shown, not a sum over several.
   [[nodiscard]] bool shows_state() const { return pid && newest->books_seen; }
+  /// Plugins of before say nothing of their governor: their budget is 0.
+  [[nodiscard]] bool shows_governor() const {
+    return shows_state() && newest->books.budget_ratio > 0;
+  }
+  [[nodiscard]] bool shows_governor_change() const {
+    return shows_governor() && newest->books.governor_since_ns != 0;
+  }
+  [[nodiscard]] bool shows_governor_trigger() const {
+    return shows_governor() && newest->books.governor_trigger_ratio > 0;
+  }
+  /// Enough blocks of operations were compared for an estimate with an error.
+  [[nodiscard]] bool shows_nccl_cost() const {
+    return shows_governor() && newest->books.nccl_cost_blocks >= kEnoughBlocks;
+  }
+  static constexpr std::uint64_t kEnoughBlocks = 32;
   [[nodiscard]] bool shows_overhead() const {
     return shows_state() && newest->start_time_ns != 0 &&
            newest->books.time_ns > newest->start_time_ns;

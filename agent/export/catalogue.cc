@@ -223,8 +223,8 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "0.1"},
     {M::kPluginRecentOverhead, G::kPlugin, "ncclscope_plugin_recent_overhead_ratio", kGauge,
      "ratio", job_labels("pid"),
-     "The same over about the last second, of the thread with most of it. The governor compares it "
-     "with the budget.",
+     "Callback seconds divided by wall time over about the last second, on the thread with most of "
+     "them. The governor compares it with the budget.",
      "0.1"},
     {M::kPluginBudget, G::kPlugin, "ncclscope_plugin_overhead_budget_ratio", kGauge, "ratio",
      job_labels("pid"), "Overhead that the governor allows (NCCLSCOPE_OVERHEAD_BUDGET).", "0.1"},
@@ -254,6 +254,19 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      job_labels("pid"),
      "Share of the collectives for which NCCL is asked for GPU times: 1, or one block of 16 in N, "
      "or 0.",
+     "0.1"},
+    {M::kPluginNcclCost, G::kPlugin, "ncclscope_plugin_nccl_overhead_ratio", kGauge, "ratio",
+     job_labels("pid"),
+     "What NCCL's own work for GPU times costs: by how much longer blocks of 16 collectives last "
+     "with them than the "
+     "neighbouring blocks without. Absent until 32 comparisons; see its error.",
+     "0.1"},
+    {M::kPluginNcclCostError, G::kPlugin, "ncclscope_plugin_nccl_overhead_error_ratio", kGauge,
+     "ratio", job_labels("pid"),
+     "Standard error of ncclscope_plugin_nccl_overhead_ratio: within twice this nothing is proved.",
+     "0.1"},
+    {M::kPluginNcclCostBlocks, G::kPlugin, "ncclscope_plugin_nccl_overhead_blocks_total", kCounter,
+     "", job_labels("pid"), "Comparisons of blocks behind ncclscope_plugin_nccl_overhead_ratio.",
      "0.1"},
     // ---- agent ----------------------------------------------------------------------------------
     {M::kAgentBuildInfo, G::kAgent, "ncclscope_agent_build_info", kGauge, "",

@@ -481,51 +481,46 @@ class Visit {
   }
 
   void governor() {
-    // Older plugins do not tell: their budget is 0.
-    const auto told = [&](Metric metric, auto value) {
+    const auto shown = [&](Metric metric, bool (ProcessTotals::*shows)() const, auto value) {
       family(metric);
       each_process([&](auto cluster, auto job_id, const ProcessText& p) {
-        const wire::Books& books = p.newest->books;
-        if (p.newest->books_seen && books.budget_ratio > 0) value(cluster, job_id, p, books);
+        if ((p.totals.*shows)()) emit({cluster, job_id, p.pid()}, value(p.totals.newest->books));
       });
     };
-    const auto number = [&](Metric metric, auto value) {
-      told(metric, [&](auto cluster, auto job_id, const ProcessText& p, const wire::Books& books) {
-        emit({cluster, job_id, p.pid.view()}, value(books));
-      });
-    };
-    number(Metric::kPluginRecentOverhead, [](const wire::Books& b) { return b.recent_ratio; });
-    number(Metric::kPluginBudget, [](const wire::Books& b) { return b.budget_ratio; });
-    family(Metric::kPluginGovernor);
-    each_process([&](auto cluster, auto job_id, const ProcessText& p) {
-      if (p.totals.shows_state())
-        emit({cluster, job_id, p.pid()}, std::uint64_t{p.totals.newest->books.governor});
+    using P = ProcessTotals;
+    shown(Metric::kPluginRecentOverhead, &P::shows_governor,
+          [](const wire::Books& b) { return b.recent_ratio; });
+    shown(Metric::kPluginBudget, &P::shows_governor,
+          [](const wire::Books& b) { return b.budget_ratio; });
+    shown(Metric::kPluginGovernor, &P::shows_state,
+          [](const wire::Books& b) { return std::uint64_t{b.governor}; });
+    shown(Metric::kPluginGovernorChanges, &P::shows_governor,
+          [](const wire::Books& b) { return std::uint64_t{b.governor_changes}; });
+    shown(Metric::kPluginGovernorSince, &P::shows_governor_change, [](const wire::Books& b) {
+      // Modulo 2^64: the offset is signed, and the sender may write anything.
+      const auto realtime_ns = static_cast<std::int64_t>(
+          b.governor_since_ns + static_cast<std::uint64_t>(b.realtime_offset_ns));
+      return static_cast<double>(realtime_ns) * 1e-9;
     });
-    number(Metric::kPluginGovernorChanges,
-           [](const wire::Books& b) { return std::uint64_t{b.governor_changes}; });
-    told(Metric::kPluginGovernorSince,
-         [&](auto cluster, auto job_id, const ProcessText& p, const wire::Books& books) {
-           if (books.governor_since_ns == 0) return;
-           // Modulo 2^64: the offset is signed, and the sender may write anything.
-           const auto realtime_ns = static_cast<std::int64_t>(
-               books.governor_since_ns + static_cast<std::uint64_t>(books.realtime_offset_ns));
-           emit({cluster, job_id, p.pid.view()}, static_cast<double>(realtime_ns) * 1e-9);
-         });
-    told(Metric::kPluginGovernorTrigger,
-         [&](auto cluster, auto job_id, const ProcessText& p, const wire::Books& books) {
-           if (books.governor_trigger_ratio > 0)
-             emit({cluster, job_id, p.pid.view()}, books.governor_trigger_ratio);
-         });
-    told(Metric::kPluginDetail,
-         [&](auto cluster, auto job_id, const ProcessText& p, const wire::Books& books) {
-           emit({cluster, job_id, p.pid.view(),
-                 wire::name(static_cast<wire::DetailLevel>(books.detail_asked)),
-                 wire::name(static_cast<wire::DetailLevel>(books.detail))},
-                kOne);
-         });
-    number(Metric::kPluginGpuTiming, [](const wire::Books& b) {
+    shown(Metric::kPluginGovernorTrigger, &P::shows_governor_trigger,
+          [](const wire::Books& b) { return b.governor_trigger_ratio; });
+    family(Metric::kPluginDetail);
+    each_process([&](auto cluster, auto job_id, const ProcessText& p) {
+      if (!p.totals.shows_governor()) return;
+      const wire::Books& b = p.totals.newest->books;
+      emit({cluster, job_id, p.pid(), wire::name(static_cast<wire::DetailLevel>(b.detail_asked)),
+            wire::name(static_cast<wire::DetailLevel>(b.detail))},
+           kOne);
+    });
+    shown(Metric::kPluginGpuTiming, &P::shows_governor, [](const wire::Books& b) {
       return b.kernel_slice == 0 ? 0.0 : 1.0 / static_cast<double>(b.kernel_slice);
     });
+    shown(Metric::kPluginNcclCost, &P::shows_nccl_cost,
+          [](const wire::Books& b) { return b.nccl_cost_ratio; });
+    shown(Metric::kPluginNcclCostError, &P::shows_nccl_cost,
+          [](const wire::Books& b) { return b.nccl_cost_error; });
+    shown(Metric::kPluginNcclCostBlocks, &P::shows_governor,
+          [](const wire::Books& b) { return b.nccl_cost_blocks; });
   }
 
   template <typename Value>

@@ -256,10 +256,13 @@ struct Books {
   double governor_trigger_ratio;    // own time / wall time that made the last lowering
   double recent_ratio;              // own time / wall time over about a second, busiest thread
   double budget_ratio;              // what the governor holds it to
+  double nccl_cost_ratio;           // blocks of operations with GPU times last longer by this, ...
+  double nccl_cost_error;           // ... give or take (standard error), ...
+  std::uint64_t nccl_cost_blocks;   // ... from so many comparisons; 0 or 1: nothing is known
 };
 inline constexpr std::size_t kBooksFirstBytes = 448;
 static_assert(kBooksFirstBytes == 64 + 8 * (kDropReasonCount + kUntimedReasonCount + 16 + 7) + 8);
-static_assert(sizeof(Books) == kBooksFirstBytes + 40);
+static_assert(sizeof(Books) == kBooksFirstBytes + 64);
 static_assert(offsetof(Books, kernel_slice) == kBooksFirstBytes);
 
 /// Ring or tree neighbours of a communicator as seen in ProxyOp, once per peer and direction.

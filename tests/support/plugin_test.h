@@ -33,6 +33,8 @@ class PluginTest : public ::testing::Test {
     setenv("NCCLSCOPE_SENDER_INTERVAL_MS", "5", 1);
     // Tests drive more than any job: the governor would lower what they look at.
     setenv("NCCLSCOPE_OVERHEAD_BUDGET", "1", 1);
+    // Nor shall blocks without GPU times come in between.
+    setenv("NCCLSCOPE_COST_SAMPLE", "0", 1);
     setenv("SLURM_JOB_ID", "4242", 1);
     setenv("SLURM_PROCID", "3", 1);
   }

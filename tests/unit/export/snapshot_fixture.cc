@@ -83,6 +83,9 @@ ProcessSnapshot process(std::int64_t pid, std::uint64_t seen) {
   p.books.governor_trigger_ratio = 0.004;
   p.books.recent_ratio = 0.0005;
   p.books.budget_ratio = 0.001;
+  p.books.nccl_cost_ratio = 0.03125;
+  p.books.nccl_cost_error = 0.0078125;
+  p.books.nccl_cost_blocks = 40;
   p.records_received = seen + 4;
   p.records_lost = 3;
   p.operations_received = seen - 6;

@@ -118,12 +118,21 @@ TEST(Blocks, SampleTheSameOperationsOnEveryRank) {
   EXPECT_TRUE(in_block(0, 64));
   EXPECT_TRUE(in_block(kBlockOperations - 1, 64));
   EXPECT_FALSE(in_block(kBlockOperations, 64));
-  EXPECT_TRUE(in_block(64 * kBlockOperations, 64));
+  unsigned regular = 0;  // at the same place of their 64 as the first
+  for (std::uint64_t group = 0; group < 64; ++group)
+    regular += in_block(group * 64 * kBlockOperations, 64) ? 1u : 0u;
+  EXPECT_LE(regular, 8u) << "a step of 1024 operations would always show the same ones";
   EXPECT_FALSE(in_block(0, 0));
   std::uint64_t sampled = 0;
   for (std::uint64_t i = 0; i < 64 * kBlockOperations * 10; ++i)
     sampled += in_block(i, 64) ? 1u : 0u;
   EXPECT_EQ(sampled, kBlockOperations * 10);
+  sampled = 0;
+  for (std::uint64_t i = 0; i < 64 * kBlockOperations * 10; ++i)
+    sampled += in_probe_block(i, 64) ? 1u : 0u;
+  EXPECT_EQ(sampled, kBlockOperations * 10);
+  EXPECT_FALSE(in_probe_block(0, 64));
+  EXPECT_FALSE(in_probe_block(0, 0));
 }
 
 }  // namespace

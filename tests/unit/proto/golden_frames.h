@@ -136,6 +136,9 @@ inline Books books_with_governor() {
   b.governor_trigger_ratio = 0.5;
   b.recent_ratio = 0.25;
   b.budget_ratio = 0.001;
+  b.nccl_cost_ratio = 0.03125;
+  b.nccl_cost_error = 0.0078125;
+  b.nccl_cost_blocks = 19;
   return b;
 }
 inline NetworkPhases network_phases() {
