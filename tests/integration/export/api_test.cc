@@ -512,6 +512,8 @@ TEST_F(Api, AgentWithoutJobTableSaysSo) {
   bound(context);
   EXPECT_EQ(v1::JobService::NewStub(connect())->StartJob(&context, request, &response).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
+}
+
 TEST_F(Api, SetDetailRefusesUnknownJobsAndForeignOnesAlike) {
   v1::SetDetailRequest request;
   request.set_level(v1::SetDetailRequest::LEVEL_LOW);
@@ -528,9 +530,9 @@ TEST_F(Api, SetDetailRefusesUnknownJobsAndForeignOnesAlike) {
   EXPECT_NE(unknown.error_message().find("\"nonsense\""), std::string::npos)
       << unknown.error_message();
   EXPECT_TRUE(ask("4711").ok());
-  authorizer_->set(Caller{4242});
+  authorizer_->set(Caller{4242, Role::kUser});
   EXPECT_EQ(ask("4711").error_code(), grpc::StatusCode::NOT_FOUND);
-  authorizer_->set(Caller{1001});
+  authorizer_->set(Caller{1001, Role::kUser});
   EXPECT_TRUE(ask("4711").ok());
 }
 

@@ -16,9 +16,9 @@ namespace ncclscope::plugin {
 namespace {
 
 struct Job {
-  double cost = 0;         // share by which a block with GPU times is longer
-  double noise = 0.05;     // of a block's time
-  unsigned step = 37;      // operations of a training step; the first waits for the computation
+  double cost = 0;      // share by which a block with GPU times is longer
+  double noise = 0.05;  // of a block's time
+  unsigned step = 37;   // operations of a training step; the first waits for the computation
   std::uint32_t one_in = 64;
   bool minority_on = false;
 
