@@ -101,6 +101,7 @@ void forget_sender_after_fork() noexcept {
     session.disconnect();
     session = Session();
   }
+  Session::forget_comparisons();
   sender.detail = DetailControl();
   sender.busy.store(false, std::memory_order_relaxed);
   sender.stopped.store(false, std::memory_order_relaxed);

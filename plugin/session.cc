@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "plugin/clock.h"
+#include "plugin/slice_comparison.h"
 #include "proto/wire/decode.h"
 
 #ifndef NCCLSCOPE_VERSION
@@ -39,6 +40,9 @@ constexpr int kLastDrains = 8;
 
 // One frame under construction; the sender is the only user.
 alignas(8) std::byte frame_buffer[wire::kMaxFrameBytes];
+// Of all sessions: communicators' ids are the process's. Zero at first, so that the library's file
+// does not hold it.
+constinit SliceComparison kernel_cost;
 
 /// Set up, and so described. Must be asked before anything else of an entry is read.
 bool is_known(const Communicator& c) noexcept {
@@ -50,11 +54,32 @@ std::uint64_t load(const std::atomic<std::uint64_t>& a) noexcept {
   return a.load(kRelaxed);
 }
 
+void compare_blocks(const Process& p, const RecordWords& words) noexcept {
+  wire::Operation o;
+  static_assert(sizeof o == sizeof words);
+  std::memcpy(&o, &words, sizeof o);
+  if (o.index % kBlockOperations != 0 ||
+      model::is_point_to_point(static_cast<model::Function>(o.function)))
+    return;
+  // A probe leaves NCCL's mask as it is where other communicators live.
+  if (p.kernel_slice.load(kRelaxed) <= 1 && p.live_communicators.load(kRelaxed) != 1) return;
+  const bool on = wire::timing_of(o) == wire::TimingSource::kGpu;
+  const bool off = o.untimed_reason == static_cast<std::uint8_t>(wire::UntimedReason::kNotAsked);
+  if (on || off) {
+    kernel_cost.add(o.communicator, static_cast<std::uint32_t>(o.index / kBlockOperations),
+                    o.api_time_ns, on);
+  }
+}
+
 std::uint32_t ticks(std::uint32_t ms, std::uint32_t interval_ms) noexcept {
   return std::max(1u, ms / interval_ms);
 }
 
 }  // namespace
+
+void Session::forget_comparisons() noexcept {
+  kernel_cost = SliceComparison();
+}
 
 void Session::disconnect() noexcept {
   if (fd_ >= 0) close(fd_);
@@ -350,23 +375,6 @@ void Session::drain(Process& p, Lane& lane) noexcept {
   (void)commit();
 }
 
-void Session::compare_blocks(const Process& p, const RecordWords& words) noexcept {
-  wire::Operation o;
-  static_assert(sizeof o == sizeof words);
-  std::memcpy(&o, &words, sizeof o);
-  if (o.index % kBlockOperations != 0 ||
-      model::is_point_to_point(static_cast<model::Function>(o.function)))
-    return;
-  // A probe leaves NCCL's mask as it is where other communicators live.
-  if (p.kernel_slice.load(kRelaxed) <= 1 && p.live_communicators.load(kRelaxed) != 1) return;
-  const bool on = wire::timing_of(o) == wire::TimingSource::kGpu;
-  const bool off = o.untimed_reason == static_cast<std::uint8_t>(wire::UntimedReason::kNotAsked);
-  if (on || off) {
-    kernel_cost_.add(o.communicator, static_cast<std::uint32_t>(o.index / kBlockOperations),
-                     o.api_time_ns, on);
-  }
-}
-
 void Session::fill_books(Process& p, Lane& lane, const DetailControl& detail,
                          wire::Books& books) noexcept {
   books = {};
@@ -423,9 +431,9 @@ void Session::fill_books(Process& p, Lane& lane, const DetailControl& detail,
   books.frames_sent = frames_sent_;
   books.connects = connects_;
   detail.describe(p, books);
-  books.nccl_cost_ratio = kernel_cost_.ratio();
-  books.nccl_cost_error = kernel_cost_.standard_error();
-  books.nccl_cost_blocks = kernel_cost_.count();
+  books.nccl_cost_ratio = kernel_cost.ratio();
+  books.nccl_cost_error = kernel_cost.standard_error();
+  books.nccl_cost_blocks = kernel_cost.count();
 }
 
 bool Session::send_states(Process& p, Lane& lane, const DetailControl& detail, bool last) noexcept {

@@ -12,7 +12,6 @@
 #include "plugin/detail_control.h"
 #include "plugin/process.h"
 #include "plugin/recorder.h"
-#include "plugin/slice_comparison.h"
 #include "plugin/tables.h"
 #include "proto/wire/encode.h"
 
@@ -22,6 +21,9 @@ class Session {
  public:
   /// One interval's work. `last`: the process is exiting.
   void tick(Process& p, Lane& lane, DetailControl& detail, bool last) noexcept;
+
+  /// In a fork's child: what was compared for all sessions is the parent's.
+  static void forget_comparisons() noexcept;
 
   /// Closes the socket (fork child: closes its copy).
   void disconnect() noexcept;
@@ -39,7 +41,6 @@ class Session {
   bool send_states(Process& p, Lane& lane, const DetailControl& detail, bool last) noexcept;
   void recycle_communicators(Process& p, Lane& lane) noexcept;
   bool add_communicator(wire::FrameWriter& w, Communicator& c) noexcept;
-  void compare_blocks(const Process& p, const RecordWords& words) noexcept;
   bool flush(wire::FrameWriter& w, std::uint64_t first_index) noexcept;
   void fill_books(Process& p, Lane& lane, const DetailControl& detail, wire::Books& books) noexcept;
   bool announce(wire::FrameWriter& w, Process& p, Lane& lane, std::uint16_t wire_id) noexcept;
@@ -61,7 +62,6 @@ class Session {
   std::uint32_t ticks_since_books_ = 0;
   std::uint64_t books_fingerprint_ = 0;
   bool pressed_ = false;
-  SliceComparison kernel_cost_;
 };
 
 }  // namespace ncclscope::plugin
