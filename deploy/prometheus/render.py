@@ -61,10 +61,10 @@ GPU_SELECTOR = "{cluster=%q,job_id=%q,node=%q,gpu=%q}"
 # Pieces of annotations that several alerts share.
 TEXTS = {
     "since_age": '{{ with printf "floor(vector(time() - %f))" $value | query }}{{ . | first | value | toTime }}{{ end }}',
-    "since_culprit": lookup("gpu:ncclscope_culprit_timestamp_seconds:min" + GPU_SELECTOR, *GPU),
+    "since_culprit": lookup("floor(gpu:ncclscope_culprit_timestamp_seconds:min" + GPU_SELECTOR + ")", *GPU),
     "since_culprit_node": lookup(
-        "min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q,node=%q})", *GPU[:3]),
-    "since_culprit_job": lookup("min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q})", *GPU[:2]),
+        "floor(min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q,node=%q}))", *GPU[:3]),
+    "since_culprit_job": lookup("floor(min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q}))", *GPU[:2]),
     "worst_communicator": lookup(
         "topk(1, rank:ncclscope_caused_seconds:rate@window@" + GPU_SELECTOR +
         " * on (cluster, job_id, comm) group_left (comm_name) comm:ncclscope_communicator_info:topk)", *GPU,
@@ -73,6 +73,9 @@ TEXTS = {
     "queue_is_short": 'printf "gpu:ncclscope_rank_queue_seconds:rate@window@' + GPU_SELECTOR +
                       ' < 0.1 * gpu:ncclscope_caused_seconds:rate@window@" '
                       "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
+    # An agent sums only what it knows: exactly 0 means that it knows of no operation.
+    "queue_is_unknown": 'printf "gpu:ncclscope_rank_queue_seconds:rate@window@' + GPU_SELECTOR + ' == 0" '
+                        "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
     "receives_slowly": 'printf "gpu:ncclscope_network_seconds_per_byte:outlier@window@'
                        "{cluster=%q,job_id=%q,node=%q,gpu=%q,direction='receive'}\" "
                        "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",

@@ -35,7 +35,7 @@ def at(seconds):
 PER_MINUTE = 600
 
 
-def late_job(samples, pieces, late=(1,), nodes=2, gpus=2, job_id=JOB, coverage=None, operations=None, queue=0.0, comm="aa",
+def late_job(samples, pieces, late=(1,), nodes=2, gpus=2, job_id=JOB, coverage=None, operations=None, queue=1e-5, comm="aa",
              dimension=""):
     """pieces: (samples, seconds by which the `late` ranks come late to each operation)."""
     job = Job(samples, job_id)
@@ -53,8 +53,9 @@ def late_job(samples, pieces, late=(1,), nodes=2, gpus=2, job_id=JOB, coverage=N
 
 
 def late_gpu(since, reason="host", value="60ms", rank=1, gpu=1, node="n0", job_id=JOB):
-    why = ("late on the host (data loader, Python, CPU): its operations start as soon as they are called."
-           if reason == "host" else "its GPU was still computing when the operation was called.")
+    why = {"host": "late on the host (data loader, Python, CPU): its operations start as soon as they are called.",
+           "gpu": "its GPU was still computing when the operation was called.",
+           "unknown": "host or GPU is not known, its clocks could not be matched."}[reason]
     return ({"cluster": CLUSTER, "job_id": job_id, "node": node, "gpu": gpu, "global_rank": rank, "severity": "warning"},
             notes("NcclscopeLateGpu", f"GPU {gpu} of node {node} is late and slows job {job_id} down",
                   f"Job {job_id}: rank {rank} (GPU {gpu} of node {node}) comes late to collectives since {since} or longer, in "
@@ -69,6 +70,8 @@ def late_cases():
                [("25m", alert, []), ("39m", alert, []), ("48m", alert, [late_gpu(at(1800))]), ("62m", alert, [])])
     yield Case(alert, "late because of its GPU", "1m", late_job(40, [(40, 0.006)], queue=0.02).series,
                [("20m", alert, [late_gpu(at(60), "gpu")])])
+    yield Case(alert, "nobody knows how long its operations queued", "1m", late_job(40, [(40, 0.006)], queue=0).series,
+               [("20m", alert, [late_gpu(at(60), "unknown")])])
     yield Case(alert, "late from the job's beginning: no baseline makes it normal", "1m", late_job(90, [(90, 0.006)]).series,
                [("85m", alert, [late_gpu(at(60))])])
     yield Case(alert, "too little to matter", "1m", late_job(40, [(40, 0.0009)]).series, [("35m", alert, [])])
