@@ -81,6 +81,11 @@ class StepPeriod {
   }
   /// Operations of a step (as counted here: see above), 0 = not known yet.
   [[nodiscard]] std::uint32_t period() const { return level_.length; }
+  /// How many periods the operations so far would make, 0 = not known yet.
+  [[nodiscard]] double periods() const {
+    return level_.length == 0 ? 0.0
+                              : static_cast<double>(index_) / static_cast<double>(level_.length);
+  }
   /// Steps that were told, and windows left out as pauses.
   [[nodiscard]] std::uint64_t step_count() const { return step_count_; }
   [[nodiscard]] std::uint64_t pauses() const { return pauses_; }

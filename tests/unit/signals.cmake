@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 ncclscope_test(agent_signals_test
   SOURCES
+    unit/agent/dimension_test.cc
     unit/agent/signals_test.cc
     unit/agent/step_period_test.cc
   LINK ncclscope_agent_signals

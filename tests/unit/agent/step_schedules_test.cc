@@ -4,13 +4,18 @@
 // right, by family, and which not. NCCLSCOPE_FIRST_SCHEDULE and NCCLSCOPE_SCHEDULES choose others.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "agent/aggregate/all_to_all.h"
+#include "agent/aggregate/dimension.h"
 #include "agent/aggregate/step_period.h"
 #include "proto/model/bandwidth.h"
 #include "tests/unit/agent/training_schedule.h"
@@ -90,6 +95,88 @@ TEST(StepPeriod, IsExactInAThousandSchedules) {
   }
   std::printf("step period exact in %d of %d schedules\n", right, made);
   EXPECT_GE(right * 100, made * 99);
+}
+
+/// What the dimensions of a schedule's communicators are taken for, from operations alone.
+std::vector<std::string_view> inferred(const Schedule& schedule) {
+  StepPeriod finder;
+  AllToAllRecogniser recogniser;
+  std::vector<CommunicatorUse> uses(schedule.communicators.size());
+  for (std::size_t c = 0; c < uses.size(); ++c) {
+    const auto& communicator = schedule.communicators[c];
+    uses[c].nranks = communicator.nranks;
+    uses[c].nnodes = std::max(1u, communicator.nranks * communicator.stride / 8);
+  }
+  const auto end_plan = [&](std::uint16_t c, const std::vector<Transfer>& transfers) {
+    const auto& communicator = schedule.communicators[c];
+    const std::int32_t rank = communicator.dimension == "pp" ? schedule.pipeline_rank : 0;
+    if (const auto found = recogniser.recognise(transfers, rank, communicator.nranks)) {
+      ++uses[c].all_to_alls;
+      if (!found->even) ++uses[c].uneven_all_to_alls;
+      return;
+    }
+    bool sends = false;
+    bool receives = false;
+    for (const Transfer& t : transfers) {
+      (t.is_send ? sends : receives) = true;
+      uses[c].peers.add_peer(rank, communicator.nranks, t.peer, t.is_send);
+    }
+    uses[c].peers.add(sends, receives);
+  };
+  std::map<std::uint16_t, std::pair<std::uint16_t, std::vector<Transfer>>> open;
+  for (const ScheduledOperation& o : schedule.operations) {
+    const StepOperation operation = to_operation(o, schedule.communicators[o.communicator].nranks);
+    finder.add(operation);
+    if (!model::is_point_to_point(o.function)) continue;
+    auto& [plan, transfers] = open[o.communicator];
+    if (!transfers.empty() && plan != o.plan) {
+      end_plan(o.communicator, transfers);
+      transfers.clear();
+    }
+    plan = o.plan;
+    transfers.push_back({o.peer, o.function == model::Function::kSend, operation.bytes});
+  }
+  finder.finish();
+  finder.for_each_signature([&](const StepPeriod::SignatureCount& s) {
+    add_collectives(uses[s.communicator], s.function, s.bytes, s.count);
+  });
+  return infer_dimensions(uses, finder.periods());
+}
+
+TEST(Dimension, IsRightOrUnknownInAThousandLayouts) {
+  const char* first = std::getenv("NCCLSCOPE_FIRST_SCHEDULE");
+  const char* many = std::getenv("NCCLSCOPE_SCHEDULES");
+  const int begin = first != nullptr ? std::atoi(first) : 20'000;
+  const int end = begin + (many != nullptr ? std::atoi(many) : 1000);
+  std::map<std::string, std::array<int, 3>> by_dimension;  // right, unknown, wrong
+  int wrong = 0;
+  int all = 0;
+  for (int seed = begin; seed < end; ++seed) {
+    const Schedule schedule = ScheduleMaker(static_cast<std::uint64_t>(seed)).make();
+    const auto guesses = inferred(schedule);
+    for (std::size_t c = 0; c < guesses.size(); ++c) {
+      const auto& communicator = schedule.communicators[c];
+      if (communicator.nranks < 2) continue;
+      ++all;
+      auto& counts = by_dimension[communicator.dimension];
+      if (guesses[c] == communicator.dimension) {
+        ++counts[0];
+      } else if (guesses[c].empty()) {
+        ++counts[1];
+      } else {
+        ++counts[2];
+        ++wrong;
+        std::printf("seed %d, %s: %s taken for %s\n", seed, schedule.family.c_str(),
+                    communicator.dimension.c_str(), std::string(guesses[c]).c_str());
+      }
+    }
+  }
+  for (const auto& [dimension, counts] : by_dimension) {
+    std::printf("%-4s right %d, unknown %d, wrong %d\n",
+                dimension.empty() ? "none" : dimension.c_str(), counts[0], counts[1], counts[2]);
+  }
+  std::printf("dimension without a name: wrong in %d of %d communicators\n", wrong, all);
+  EXPECT_LE(wrong * 1000, all);
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ struct Schedule {
   std::string family;
   std::vector<ScheduledCommunicator> communicators;
   std::uint32_t world = 1;
+  std::int32_t pipeline_rank = 0;  // in communicators of dimension pp; 0 in all others
   std::uint32_t period = 0;  // operations of a step; consecutive p2p of a communicator count once
   double step_seconds = 0;   // mean
   int steps = 0;
@@ -253,7 +254,10 @@ class ScheduleMaker {
     const auto dp = communicator("dp", dp_ranks, tp_size);
     const auto pp = communicator("pp", pp_size, tp_size * dp_ranks);
     const auto ep = communicator("ep", ep_size, tp_size);
+    const bool ring = !experts && chance(20);
+    const auto cp = communicator("cp", ring ? one_of<std::uint32_t>({2, 4}) : 1, tp_size);
     const int stage = static_cast<int>(pick(pp_size));
+    schedule_.pipeline_rank = stage;
     const int layers = 1 + static_cast<int>(pick(16));
     const bool sequence = chance(50);
     const std::uint64_t size = 4'000'000 + pick(8'000'000);
@@ -268,6 +272,17 @@ class ScheduleMaker {
         pipeline(block, pp, size, false, true, backward ? stage + 2 : stage);
       for (int l = 0; l < layers; ++l) {
         tensor_layer(block, tp, size, sequence, backward);
+        if (ring) {
+          ++plan_;
+          const auto n = static_cast<int>(schedule_.communicators[cp].nranks);
+          ScheduledOperation o = op(cp, F::kSend, size / 4);
+          o.plan = plan_;
+          o.peer = 1 % n;
+          block.push_back(o);
+          o.function = F::kRecv;
+          o.peer = n - 1;
+          block.push_back(o);
+        }
         if (experts && l % 2 == 0) {
           all_to_all(block, ep);
           all_to_all(block, ep);
