@@ -30,6 +30,13 @@ constexpr double kMaxMessageBytes = 1125899906842624.0;  // 1 PiB
 // Series that a rank and a communicator bring with them, at least.
 constexpr std::uint64_t kSeriesPerRank = 9;
 constexpr std::uint64_t kSeriesPerNetworkRow = 5;
+constexpr std::uint64_t kSeriesPerGpu = 2;
+constexpr std::uint64_t kSeriesOfSteps = kStepBounds + 3;
+constexpr std::size_t kMaxActivities = 64;
+constexpr std::size_t kTimingSources = 3;
+// So far the host may be ahead of the GPU: own transfers wait so long for the rest of their plan.
+constexpr std::uint64_t kOwnTransferNs = 30'000'000'000;
+constexpr std::uint64_t kDimensionIntervalNs = 5'000'000'000;
 
 std::string hex16(std::uint64_t value) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -290,13 +297,15 @@ void Aggregator::session_closed(SessionState& session) {
   now_ns_ = clock_.monotonic_ns();
   SinkProcess* process = session.process;
   if (process == nullptr) return;
-  process->slots.for_each([&](CommRank& rank) { flush(rank); });
+  process->slots.for_each([&](CommRank& rank) { flush_all_of(rank); });
   // Without a Goodbye it may only be reconnecting; tick() decides.
   if (session.said_goodbye) end_process(*process);
 }
 
 void Aggregator::end_process(SinkProcess& process) {
   process.gone = true;
+  process.steps.finish();
+  take_steps(process);
   const RankState state =
       process.session->said_goodbye ? RankState::kFinalized : RankState::kVanished;
   process.slots.for_each([&](CommRank& rank) {
@@ -327,6 +336,11 @@ void Aggregator::session_expired(SessionState& session) {
     flush(*process->folded);
     retire(process->folded->source);
   }
+  std::erase_if(job.activities, [&](const std::unique_ptr<GpuActivity>& activity) {
+    if (activity->session_id != session.session_id) return false;
+    job.ended_busy_ns += activity->busy.busy_ns();
+    return true;
+  });
   retire(process->source);
   Tenant& tenant = *process->tenant;
   std::erase_if(job.processes, [&](const auto& p) { return p.get() == process; });
@@ -407,12 +421,34 @@ std::string Aggregator::local_name(SinkProcess& process, const SessionState& ses
   return concat("local-", hex16(session.session_id), "-", process.communicators_made++);
 }
 
-GpuClock* Aggregator::clock_for(SinkProcess& process, GpuRef gpu) {
-  for (auto& [known, clock] : process.clocks) {
-    if (known == gpu) return clock.get();
+GpuActivity* Aggregator::activity_for(Job& job, const SinkProcess& process, GpuRef gpu) {
+  const std::uint64_t session_id = gpu == GpuRef{} ? process.session->session_id : 0;
+  for (const auto& activity : job.activities) {
+    if (activity->gpu == gpu && activity->session_id == session_id) return activity.get();
   }
-  if (process.clocks.size() >= kMaxClocks) return nullptr;
-  return process.clocks.emplace_back(gpu, std::make_unique<GpuClock>()).second.get();
+  if (job.activities.size() >= kMaxActivities) return nullptr;
+  GpuActivity& made = *job.activities.emplace_back(std::make_unique<GpuActivity>());
+  made.gpu = gpu;
+  made.session_id = session_id;
+  job.growth += kSeriesPerGpu;
+  return &made;
+}
+
+std::uint16_t Aggregator::gpu_slot(SinkProcess& process, GpuRef gpu) {
+  for (std::size_t i = 0; i < process.gpus.size(); ++i) {
+    if (process.gpus[i].gpu == gpu) return static_cast<std::uint16_t>(i + 1);
+  }
+  if (process.gpus.size() >= kMaxClocks) return 0;
+  SinkProcess::Gpu& made = process.gpus.emplace_back();
+  made.gpu = gpu;
+  made.clock = std::make_unique<GpuClock>();
+  made.activity = activity_for(*process.job, process, gpu);
+  return static_cast<std::uint16_t>(process.gpus.size());
+}
+
+GpuRef Aggregator::gpu_of(const SinkProcess& process, const wire::CommunicatorInit& init,
+                          std::string_view pci_bus_id) {
+  return gpus_.find(pci_bus_id, process.local_index, init.cuda_device, process.tenant->principal);
 }
 
 void Aggregator::retire(OperationTail::SourceId& source) {
@@ -489,7 +525,7 @@ bool Aggregator::enter(Communicator& communicator, std::unique_ptr<CommRank>& ra
 
 /// Lets go of everything that points at the rank. It may be destroyed after this.
 void Aggregator::leave(CommRank& rank) {
-  flush(rank);
+  flush_all_of(rank);
   retire(rank.source);
   if (rank.process != nullptr && rank.process->slots.find(rank.id) == &rank) {
     rank.process->slots.erase(rank.id);
@@ -497,7 +533,7 @@ void Aggregator::leave(CommRank& rank) {
 }
 
 void Aggregator::end_rank(CommRank& rank, RankState state) {
-  flush(rank);
+  flush_all_of(rank);
   if (rank.state != RankState::kRunning) return;
   rank.state = state;
   rank.ended_ns = clock_.monotonic_ns();
@@ -514,9 +550,9 @@ void Aggregator::describe(SessionState& session, CommRank& rank, const wire::Com
   if (!strings.name.empty()) communicator.name = label_value(strings.name);
   if (!strings.gpu_uuid.empty()) rank.gpu_uuid = label_value(strings.gpu_uuid);
   if (!strings.pci_bus_id.empty()) rank.pci_bus_id = label_value(strings.pci_bus_id);
-  rank.gpu =
-      gpus_.find(rank.pci_bus_id, process.local_index, init.cuda_device, process.tenant->principal);
-  rank.clock = clock_for(process, rank.gpu);
+  rank.gpu = gpu_of(process, init, rank.pci_bus_id);
+  const std::uint16_t gpu = gpu_slot(process, rank.gpu);
+  rank.clock = gpu != 0 ? process.gpus[gpu - 1u].clock.get() : nullptr;
   if (process.gpu == GpuRef{}) {
     process.gpu = rank.gpu;
   } else if (process.gpu != rank.gpu && rank.gpu != GpuRef{}) {
@@ -566,7 +602,7 @@ void Aggregator::rekey(SessionState& session, CommRank& rank, const wire::Commun
   Job& job = *old.job;
   Communicator* target = find_or_make_communicator(job, *session.process->tenant, hex16(init.hash));
   if (target == nullptr) return;  // at the limit: stays under its local name
-  flush(rank);
+  flush_all_of(rank);
   const auto it = std::find_if(old.ranks.begin(), old.ranks.end(),
                                [&](const auto& r) { return r.get() == &rank; });
   std::unique_ptr<CommRank> moving = std::move(*it);
@@ -615,7 +651,10 @@ void Aggregator::communicator_init(SessionState& session, const wire::Communicat
   }
   if (rank == nullptr) {
     rank = make_rank(session, init, strings);
-    process.slots.set(init.communicator, rank, nranks);
+    const GpuRef gpu = rank == process.folded.get()
+                           ? gpu_of(process, init, label_value(strings.pci_bus_id))
+                           : rank->gpu;
+    process.slots.set(init.communicator, rank, nranks, gpu_slot(process, gpu));
     return;
   }
   if (rank->rank < 0 && (init.flags & wire::kCommRankKnown) != 0 && init.rank >= 0) {
@@ -626,6 +665,7 @@ void Aggregator::communicator_init(SessionState& session, const wire::Communicat
   }
   if (hash_known(init) && !rank->communicator->hash_known) rekey(session, *rank, init);
   describe(session, *rank, init, strings);
+  process.slots.set(init.communicator, rank, nranks, gpu_slot(process, rank->gpu));
 }
 
 bool Aggregator::finalize(SessionState& session, const wire::CommunicatorFinalize& finalize,
@@ -729,6 +769,7 @@ void Aggregator::frame_end(SessionState& session) {
   if (session.process != nullptr && std::exchange(session.process->books_came, false)) {
     settle_indexes(session);
   }
+  if (session.process != nullptr) take_steps(*session.process);
   tail_.append(tail_entries_);
   tail_entries_.clear();
 }
@@ -768,70 +809,255 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
       kMaxMessageBytes;
   const std::uint64_t bytes = absurd ? 0 : model::message_bytes(function, count, datatype, nranks);
   const std::uint8_t size_class = size_class_of(bytes);
-  OperationSumsRow& row =
-      communicator.counters->find(function, size_class, algorithm, protocol, job.growth);
-  std::size_t timing = operation.flags & wire::operation_flags::kTimingMask;
-  if (timing >= row.operations_by_timing.size()) timing = 0;
-  ++row.operations_by_timing[timing];
-  row.bytes_by_timing[timing] += bytes;
-
-  if (timing != static_cast<std::size_t>(wire::TimingSource::kGpu)) {
-    std::size_t reason = operation.untimed_reason;
-    if (reason == 0) reason = static_cast<std::size_t>(wire::UntimedReason::kNotCarried);
-    ++job.unobserved[std::min(reason, wire::kUntimedReasonCount - 1)];
-    return true;
-  }
-  const std::uint64_t duration = wire::duration_ns_of(operation);
-  if (absurd || duration == 0 || duration >= wire::kMaxDurationNs ||
-      operation.gpu_start_ns >= kMaxGpuTimeNs) {
-    ++job.unobserved[static_cast<std::size_t>(wire::UntimedReason::kTimingRejected)];
-    return true;
-  }
-  const std::uint16_t flags = operation.flags;
-  if (rank->clock != nullptr && (flags & wire::operation_flags::kGraph) == 0) {
-    // Without an API event, api_time_ns may lie behind the launch and bounds nothing.
-    const bool api_seen = (flags & wire::operation_flags::kApiSeen) != 0;
-    rank->clock->observe(api_seen ? operation.api_time_ns : 0, operation.gpu_start_ns,
-                         operation.gpu_start_ns + duration, send_time_ns_);
-    std::int64_t queue = 0;
-    if (rank->clock->queue_ns(wire::enqueue_time_ns_of(operation), operation.gpu_start_ns, queue)) {
-      rank->queue_seconds += static_cast<double>(queue) * 1e-9;
-      ++rank->queue_operations;
-    }
-  }
   TimedItem item;
-  item.start_ns = operation.gpu_start_ns;
-  item.duration_ns = duration;
   item.bus_bytes = static_cast<double>(bytes) * model::bus_factor(function, nranks);
   item.function = function;
   item.size_class = size_class;
   item.algorithm = algorithm;
   item.protocol = protocol;
-  item.warmup = (flags & wire::operation_flags::kWarmup) != 0;
+  item.warmup = (operation.flags & wire::operation_flags::kWarmup) != 0;
+
+  std::size_t timing = operation.flags & wire::operation_flags::kTimingMask;
+  std::size_t reason = 0;
+  if (timing >= kTimingSources) timing = 0;
+  const std::uint64_t duration = wire::duration_ns_of(operation);
+  if (timing != static_cast<std::size_t>(wire::TimingSource::kGpu)) {
+    reason = operation.untimed_reason;
+    if (reason == 0) reason = static_cast<std::size_t>(wire::UntimedReason::kNotCarried);
+  } else if (absurd || duration == 0 || duration >= wire::kMaxDurationNs ||
+             operation.gpu_start_ns >= kMaxGpuTimeNs) {
+    reason = static_cast<std::size_t>(wire::UntimedReason::kTimingRejected);
+  } else {
+    item.start_ns = operation.gpu_start_ns;
+    item.duration_ns = duration;
+    observe_time(session, slot, operation, duration);
+  }
+  StepOperation step;
+  step.call_ns = operation.api_time_ns;
+  step.gpu_start_ns = item.start_ns;
+  step.bytes = bytes;
+  step.signature = step_signature(operation.communicator, function, datatype, count);
+  step.communicator = operation.communicator;
+  step.function = function;
+  session.process->steps.add(step);
 
   const std::uint16_t plan = wire::plan_of(operation);
+  const bool point_to_point = model::is_point_to_point(function);
+  if (point_to_point && plan != 0 && !communicator.folded && nranks > 1) {
+    hold_transfer(
+        *session.process, *rank, plan,
+        PendingTransfer{item, bytes, operation.root_or_peer, static_cast<std::uint8_t>(timing),
+                        static_cast<std::uint8_t>(reason)});
+    return true;
+  }
+  if (point_to_point && !communicator.folded) {
+    rank->peers.add_peer(rank->rank, nranks, operation.root_or_peer,
+                         function == model::Function::kSend);
+    rank->peers.add(true, true);  // which of them belong together is not known
+  }
+  this->count(*rank, item, bytes, timing, reason);
+  if (item.duration_ns == 0) return true;
   if (plan == 0) {
     apply(*rank, AttributedItem{item, static_cast<double>(duration), false, true});
     return true;
   }
-  PlanBatch& pending = rank->pending;
-  // Each tenant has its share of the room, so that nobody else's plans are cut short.
-  constexpr std::size_t kLeastShares = 4;
-  Tenant& tenant = *session.process->tenant;
-  const std::size_t share = options_.max_pending_items / std::max(tenants_.size(), kLeastShares);
-  if (!pending.empty() && (pending.plan() != plan || pending.size() >= PlanBatch::kMaxItems ||
-                           tenant.pending_items >= share)) {
-    flush(*rank);
-  }
-  pending.add(plan, item, now_ns_);
-  ++tenant.pending_items;
+  make_room(*session.process, *rank, plan);
+  rank->pending.add(plan, item, now_ns_);
+  ++session.process->tenant->pending_items;
   return true;
 }
 
+void Aggregator::observe_time(const SessionState& session, const SlotTable::Entry& slot,
+                              const wire::Operation& operation, std::uint64_t duration_ns) {
+  CommRank& rank = *slot.rank;
+  const std::uint64_t start_ns = operation.gpu_start_ns;
+  if (slot.gpu != 0) {
+    if (GpuActivity* activity = session.process->gpus[slot.gpu - 1u].activity) {
+      activity->busy.add(start_ns, start_ns + duration_ns);
+    }
+  }
+  if (rank.clock == nullptr || (operation.flags & wire::operation_flags::kGraph) != 0) return;
+  // Without an API event, api_time_ns may lie behind the launch and bounds nothing.
+  const bool api_seen = (operation.flags & wire::operation_flags::kApiSeen) != 0;
+  rank.clock->observe(api_seen ? operation.api_time_ns : 0, start_ns, start_ns + duration_ns,
+                      send_time_ns_);
+  std::int64_t queue = 0;
+  if (rank.clock->queue_ns(wire::enqueue_time_ns_of(operation), start_ns, queue)) {
+    rank.queue_seconds += static_cast<double>(queue) * 1e-9;
+    ++rank.queue_operations;
+  }
+}
+
+/// Ends the plan at hand where `plan` is another, or where there is no more room for it.
+void Aggregator::make_room(const SinkProcess& process, CommRank& rank, std::uint16_t plan) {
+  // Each tenant has its share of the room, so that nobody else's plans are cut short.
+  constexpr std::size_t kLeastShares = 4;
+  const std::size_t share = options_.max_pending_items / std::max(tenants_.size(), kLeastShares);
+  const bool other = (!rank.pending.empty() && rank.pending.plan() != plan) ||
+                     (!rank.transfers.empty() && rank.transfers.plan() != plan);
+  const std::size_t size = rank.pending.size() + rank.transfers.plan_size();
+  if (other ||
+      (size > 0 && (size >= PlanBatch::kMaxItems || process.tenant->pending_items >= share))) {
+    flush(rank);
+  }
+}
+
+void Aggregator::hold_transfer(SinkProcess& process, CommRank& rank, std::uint16_t plan,
+                               const PendingTransfer& transfer) {
+  if (transfer.item.duration_ns == 0 && transfer.peer == rank.rank) {
+    if (rank.transfers.own_is_full()) flush_all_of(rank);
+    rank.transfers.add_own(plan, transfer, now_ns_);
+  } else {
+    make_room(process, rank, plan);
+    rank.transfers.add(plan, transfer, now_ns_);
+  }
+  ++process.tenant->pending_items;
+}
+
+void Aggregator::count(CommRank& rank, const TimedItem& item, std::uint64_t bytes,
+                       std::size_t timing, std::size_t reason) {
+  Communicator& communicator = *rank.communicator;
+  Job& job = *communicator.job;
+  OperationSumsRow& row = communicator.counters->find(item.function, item.size_class,
+                                                      item.algorithm, item.protocol, job.growth);
+  ++row.operations_by_timing[timing];
+  row.bytes_by_timing[timing] += bytes;
+  if (reason != 0) ++job.unobserved[std::min(reason, wire::kUntimedReasonCount - 1)];
+}
+
+void Aggregator::settle_transfers(CommRank& rank, std::uint16_t plan,
+                                  const std::vector<PendingTransfer>& transfers) {
+  const std::uint32_t nranks = rank.communicator->nranks;
+  std::vector<Transfer> group;
+  group.reserve(transfers.size());
+  bool sends = false;
+  bool receives = false;
+  for (const PendingTransfer& t : transfers) {
+    const bool is_send = t.item.function == model::Function::kSend;
+    group.push_back({t.peer, is_send, t.bytes});
+    (is_send ? sends : receives) = true;
+  }
+  if (const auto found = recogniser_.recognise(group, rank.rank, nranks)) {
+    settle_all_to_all(rank, plan, *found, transfers);
+    return;
+  }
+  rank.peers.add(sends, receives);
+  for (const PendingTransfer& t : transfers) {
+    rank.peers.add_peer(rank.rank, nranks, t.peer, t.item.function == model::Function::kSend);
+    count(rank, t.item, t.bytes, t.timing, t.reason);
+    if (t.item.duration_ns > 0) rank.pending.add(plan, t.item, now_ns_);
+  }
+}
+
+void Aggregator::settle_all_to_all(CommRank& rank, std::uint16_t plan, const AllToAll& found,
+                                   const std::vector<PendingTransfer>& transfers) {
+  ++rank.all_to_alls;
+  if (!found.even) ++rank.uneven_all_to_alls;
+  TimedItem item = transfers.front().item;
+  item.start_ns = kNever;
+  item.function = model::Function::kAllToAll;
+  item.size_class = size_class_of(found.bytes);
+  item.bus_bytes = static_cast<double>(found.bus_bytes);
+  item.warmup = false;
+  std::uint64_t stop_ns = 0;
+  std::size_t reason = 0;
+  for (const PendingTransfer& t : transfers) {
+    item.warmup |= t.item.warmup;
+    if (t.item.duration_ns > 0) {
+      item.start_ns = std::min(item.start_ns, t.item.start_ns);
+      stop_ns = std::max(stop_ns, t.item.start_ns + t.item.duration_ns);
+    } else if (t.peer != rank.rank) {
+      reason = t.reason;
+    }
+  }
+  // Its time is known if that of each of its transfers with others is.
+  const bool timed = reason == 0 && stop_ns > item.start_ns;
+  item.duration_ns = timed ? stop_ns - item.start_ns : 0;
+  if (!timed) item.start_ns = 0;
+  if (!timed && reason == 0) reason = static_cast<std::size_t>(wire::UntimedReason::kNotCarried);
+  count(rank, item, found.bytes,
+        static_cast<std::size_t>(timed ? wire::TimingSource::kGpu : wire::TimingSource::kNone),
+        reason);
+  if (timed) rank.pending.add(plan, item, now_ns_);
+}
+
 void Aggregator::flush(CommRank& rank) {
+  if (!rank.transfers.empty()) {
+    const std::size_t before = rank.transfers.size();
+    const std::uint16_t plan = rank.transfers.plan();
+    const std::size_t collectives = rank.pending.size();
+    settle_transfers(rank, plan, rank.transfers.take());
+    rank.process->tenant->pending_items -= before - rank.transfers.size();
+    rank.process->tenant->pending_items += rank.pending.size() - collectives;
+  }
   if (rank.pending.empty()) return;
   rank.process->tenant->pending_items -= rank.pending.size();
   rank.pending.flush([&](const AttributedItem& item) { apply(rank, item); });
+}
+
+void Aggregator::flush_all_of(CommRank& rank) {
+  flush(rank);
+  flush_own(rank, kNever);
+}
+
+void Aggregator::flush_own(CommRank& rank, std::uint64_t before_ns) {
+  const std::vector<PendingTransfer> own = rank.transfers.take_own_before(before_ns);
+  if (own.empty()) return;
+  rank.process->tenant->pending_items -= own.size();
+  rank.peers.other = true;
+  for (const PendingTransfer& t : own) count(rank, t.item, t.bytes, t.timing, t.reason);
+}
+
+// ---- signals
+// -------------------------------------------------------------------------------------
+
+void Aggregator::take_steps(SinkProcess& process) {
+  const std::span<const Step> steps = process.steps.steps();
+  if (steps.empty()) return;
+  Job& job = *process.job;
+  if (!job.steps) {
+    job.steps.emplace();
+    job.growth += kSeriesOfSteps;
+  }
+  for (const Step& step : steps) {
+    const std::uint64_t length_ns = step.stop_ns - step.start_ns;
+    ++job.steps->counts[step_bucket(length_ns)];
+    job.steps->sum_seconds += static_cast<double>(length_ns) * 1e-9;
+  }
+  if (!process.several_gpus && !process.gpus.empty() && process.gpus.front().activity != nullptr) {
+    process.gpus.front().activity->add_steps(steps);
+  }
+  process.steps.clear_steps();
+}
+
+void Aggregator::infer_dimensions(Job& job) {
+  for (const auto& process : job.processes) {
+    const double periods = process->steps.periods();
+    if (process->gone || periods < kMinSteps) continue;
+    std::vector<CommRank*> ranks;
+    std::vector<CommunicatorUse> uses;
+    process->slots.for_each([&](CommRank& rank) {
+      if (rank.communicator->folded) return;
+      CommunicatorUse use;
+      use.nranks = rank.communicator->nranks;
+      use.nnodes = rank.communicator->nnodes;
+      use.all_to_alls = rank.all_to_alls;
+      use.uneven_all_to_alls = rank.uneven_all_to_alls;
+      use.peers = rank.peers;
+      uses.push_back(std::move(use));
+      ranks.push_back(&rank);
+    });
+    process->steps.for_each_signature([&](const StepPeriod::SignatureCount& s) {
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        if (ranks[i]->id == s.communicator) add_collectives(uses[i], s.function, s.bytes, s.count);
+      }
+    });
+    const auto found = ncclscope::agent::infer_dimensions(uses, periods);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      std::string_view& known = ranks[i]->communicator->inferred_dimension;
+      if (known.empty()) known = found[i];
+    }
+  }
 }
 
 void Aggregator::apply(CommRank& rank, const AttributedItem& attributed) {
@@ -929,12 +1155,18 @@ void Aggregator::tick() {
   });
   if (pending) {
     for_each_rank([&](CommRank& rank) {
-      if (!rank.pending.empty() && now - rank.pending.since_ns() >= options_.batch_age_ns) {
-        flush(rank);
-      }
+      const bool old =
+          (!rank.pending.empty() && now - rank.pending.since_ns() >= options_.batch_age_ns) ||
+          (!rank.transfers.empty() && now - rank.transfers.since_ns() >= options_.batch_age_ns);
+      if (old) flush(rank);
+      if (now > kOwnTransferNs) flush_own(rank, now - kOwnTransferNs);
     });
   }
   for (auto& [key, job] : jobs_) {
+    if (now >= job->dimensions_at_ns) {
+      infer_dimensions(*job);
+      job->dimensions_at_ns = now + kDimensionIntervalNs;
+    }
     for (auto& process : job->processes) {
       const SessionState& session = *process->session;
       if (!process->gone && session.connection == nullptr &&
@@ -947,7 +1179,7 @@ void Aggregator::tick() {
 }
 
 void Aggregator::flush_all() {
-  for_each_rank([&](CommRank& rank) { flush(rank); });
+  for_each_rank([&](CommRank& rank) { flush_all_of(rank); });
 }
 
 void Aggregator::expire(std::uint64_t now) {

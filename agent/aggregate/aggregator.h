@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/aggregate/all_to_all.h"
 #include "agent/aggregate/operation_tail.h"
 #include "agent/aggregate/snapshot.h"
 #include "agent/aggregate/tables.h"
@@ -128,8 +129,31 @@ class Aggregator final : public RecordSink {
   void count_mismatch(SinkProcess& process);
   void leave(CommRank& rank);
   void flush(CommRank& rank);
+  /// Also what waits for a plan that may still come.
+  void flush_all_of(CommRank& rank);
+  /// Counts transfers of a rank to itself that came before `before_ns` and belong to nothing.
+  void flush_own(CommRank& rank, std::uint64_t before_ns);
+  void observe_time(const SessionState& session, const SlotTable::Entry& slot,
+                    const wire::Operation& operation, std::uint64_t duration_ns);
+  void make_room(const SinkProcess& process, CommRank& rank, std::uint16_t plan);
+  void hold_transfer(SinkProcess& process, CommRank& rank, std::uint16_t plan,
+                     const PendingTransfer& transfer);
+  /// Counts Sends and Receives of one plan, or the all-to-all that they are.
+  void settle_transfers(CommRank& rank, std::uint16_t plan,
+                        const std::vector<PendingTransfer>& transfers);
+  void settle_all_to_all(CommRank& rank, std::uint16_t plan, const AllToAll& found,
+                         const std::vector<PendingTransfer>& transfers);
+  /// Counts an operation by its key and timing.
+  void count(CommRank& rank, const TimedItem& item, std::uint64_t bytes, std::size_t timing,
+             std::size_t reason);
   void apply(CommRank& rank, const AttributedItem& item);
-  GpuClock* clock_for(SinkProcess& process, GpuRef gpu);
+  /// Which of the process's GPUs it is, + 1; 0 = none. Makes it if it is new.
+  std::uint16_t gpu_slot(SinkProcess& process, GpuRef gpu);
+  GpuActivity* activity_for(Job& job, const SinkProcess& process, GpuRef gpu);
+  GpuRef gpu_of(const SinkProcess& process, const wire::CommunicatorInit& init,
+                std::string_view pci_bus_id);
+  void take_steps(SinkProcess& process);
+  void infer_dimensions(Job& job);
   void renew_source(SessionState& session, CommRank& rank);
   void retire(OperationTail::SourceId& source);
   /// Counts what is missing of operations that the session knows to be over.
@@ -150,6 +174,7 @@ class Aggregator final : public RecordSink {
   void fold_counters(Job& job);
   void fold_processes(Job& job);
   void fill(const Job& job, JobSnapshot& out, std::uint64_t now) const;
+  void fill_gpus(const Job& job, JobSnapshot& out) const;
   void fill(const Communicator& communicator, CommunicatorSnapshot& out, std::uint64_t now) const;
 
   const Clock& clock_;
@@ -173,6 +198,7 @@ class Aggregator final : public RecordSink {
   std::uint64_t now_ns_ = 0;        // of the frame being handled
   std::uint64_t send_time_ns_ = 0;  // of the frame being handled, on the sender's clock
   std::vector<OperationTail::Entry> tail_entries_;  // of the frame being handled
+  AllToAllRecogniser recogniser_;
 };
 
 }  // namespace ncclscope::agent

@@ -150,7 +150,7 @@ void Aggregator::fold_away(Communicator& communicator) {
   Job& job = *communicator.job;
   Communicator& other = other_communicator(job);
   for (const auto& rank : communicator.ranks) {
-    flush(*rank);
+    flush_all_of(*rank);
     for (std::size_t f = 0; f < rank->sums.size(); ++f) {
       other.folded_sums[f].operations += rank->sums[f].operations;
       other.folded_sums[f].seconds += rank->sums[f].seconds;
@@ -161,9 +161,9 @@ void Aggregator::fold_away(Communicator& communicator) {
     retire(rank->source);
     if (rank->process != nullptr && rank->process->slots.find(rank->id) == rank.get()) {
       SlotTable& slots = rank->process->slots;
-      const std::uint32_t known = slots.entry(rank->id).nranks;
+      const SlotTable::Entry known = slots.entry(rank->id);
       slots.set(rank->id, folded_rank(*rank->process),
-                communicator.nranks != 0 ? communicator.nranks : known);
+                communicator.nranks != 0 ? communicator.nranks : known.nranks, known.gpu);
     }
   }
   if (communicator.own_counters != nullptr) other.counters->merge(*communicator.own_counters);

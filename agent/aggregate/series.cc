@@ -151,6 +151,8 @@ SeriesCount count_series(const JobSnapshot& job) {
   for (const CommunicatorSnapshot& communicator : job.communicators) {
     count_series(communicator, count);
   }
+  if (job.steps) count.steps += kSeriesPerStepHistogram;
+  for (const GpuRow& row : job.gpus) count.steps += row.communication_ratio ? 2u : 1u;
   count.durations = kSeriesPerHistogram * job.durations.size();
   count.network = kPerNetworkRow * network_rows(job).size();
   for (const ProcessTotals& p : process_totals(job)) count.plugin += plugin_series(p);

@@ -30,9 +30,10 @@ namespace ncclscope::agent {
 
 /// Lines of one histogram: buckets, +Inf, _sum, _count.
 inline constexpr std::uint64_t kSeriesPerHistogram = kDurationBounds + 3;
+inline constexpr std::uint64_t kSeriesPerStepHistogram = kStepBounds + 3;
 
 /// A job that is folded as far as it can be has at most so many series.
-inline constexpr std::uint64_t kLeastSeriesOfAJob = 160;
+inline constexpr std::uint64_t kLeastSeriesOfAJob = 180;
 
 /// Which series of a rank's are its own. Where NCCL did not tell the rank, two ranks of a
 /// communicator can have equal labels: only the first of them has the series concerned.
@@ -113,6 +114,7 @@ template <typename Session>
 /// Series of a job by kind.
 struct SeriesCount {
   std::uint64_t job = 0;            // job_info, reasons of missing times, its series and fold step
+  std::uint64_t steps = 0;          // step times, and communication time of GPUs
   std::uint64_t counters = 0;       // operations, bytes, bus bytes, busy seconds of communicators
   std::uint64_t durations = 0;      // histograms
   std::uint64_t ranks = 0;          // rank_info, rank_state, progress and queue
@@ -122,7 +124,8 @@ struct SeriesCount {
   std::uint64_t plugin = 0;
 
   [[nodiscard]] std::uint64_t total() const {
-    return job + counters + durations + ranks + rank_sums + communicators + network + plugin;
+    return job + steps + counters + durations + ranks + rank_sums + communicators + network +
+           plugin;
   }
 };
 /// Adds those of one communicator.

@@ -21,6 +21,7 @@ class SlotTable {
     CommRank* rank = nullptr;  // null: no such id
     std::uint32_t nranks = 0;  // of the communicator as this process knows it, 0 = unknown
     std::uint16_t id = 0;
+    std::uint16_t gpu = 0;  // one of the process's GPUs + 1, 0 = unknown
   };
   [[nodiscard]] Entry entry(std::uint16_t id) const {
     if (entries_.empty()) return {};
@@ -31,12 +32,12 @@ class SlotTable {
   }
   [[nodiscard]] CommRank* find(std::uint16_t id) const { return entry(id).rank; }
   /// Adds or replaces. `rank` is not null.
-  void set(std::uint16_t id, CommRank* rank, std::uint32_t nranks = 0) {
+  void set(std::uint16_t id, CommRank* rank, std::uint32_t nranks = 0, std::uint16_t gpu = 0) {
     if ((used_ + 1) * 2 > entries_.size()) resize(entries_.empty() ? 8 : entries_.size() * 2);
     std::size_t i = id & mask();
     while (entries_[i].rank != nullptr && entries_[i].id != id) i = (i + 1) & mask();
     if (entries_[i].rank == nullptr) ++used_;
-    entries_[i] = {rank, nranks, id};
+    entries_[i] = {rank, nranks, id, gpu};
   }
   void erase(std::uint16_t id) {
     if (entries_.empty()) return;
@@ -71,7 +72,7 @@ class SlotTable {
     old.swap(entries_);
     used_ = 0;
     for (const Entry& entry : old) {
-      if (entry.rank != nullptr) set(entry.id, entry.rank, entry.nranks);
+      if (entry.rank != nullptr) set(entry.id, entry.rank, entry.nranks, entry.gpu);
     }
   }
 

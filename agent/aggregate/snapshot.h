@@ -53,6 +53,14 @@ inline constexpr std::array<const char*, kFoldSteps> kFoldStepNames = {
 /// Bounds of ncclscope_collective_duration_seconds: 10 us * 4^i.
 inline constexpr std::size_t kDurationBounds = 12;
 
+/// Bounds of ncclscope_step_seconds: 5 ms to 200 s, three a decade. From a step of a small model to
+/// one of a large model on few GPUs.
+inline constexpr std::size_t kStepBounds = 15;
+inline constexpr std::array<std::uint64_t, kStepBounds> kStepBoundsNs = {
+    5'000'000,      10'000'000,     20'000'000,     50'000'000,      100'000'000,
+    200'000'000,    500'000'000,    1'000'000'000,  2'000'000'000,   5'000'000'000,
+    10'000'000'000, 20'000'000'000, 50'000'000'000, 100'000'000'000, 200'000'000'000};
+
 enum class RankState : std::uint8_t { kRunning, kFinalized, kVanished };
 
 /// One local rank of one communicator.
@@ -113,7 +121,7 @@ struct CommunicatorSnapshot {
   bool hash_known = true;
   std::string name;
   std::uint32_t nranks = 0, nnodes = 0;  // 0 = unknown
-  std::string dimension;                 // empty for now
+  std::string dimension;                 // of parallelism; empty = unknown or none
   std::vector<RankSnapshot> ranks;       // local ranks, by (rank, pid)
   std::vector<OperationSumsRow> sums;    // collectives and p2p
   std::vector<RankSumsRow> rank_sums;    // of "other": of all that was folded, rank and gpu unknown
@@ -182,11 +190,26 @@ struct ProcessSums {
   }
 };
 
+/// Steps of a job's processes: every local process counts each of its own.
+struct StepRow {
+  std::array<std::uint64_t, kStepBounds + 1> counts{};  // not cumulative
+  double sum_seconds = 0;
+};
+
+/// One GPU in a job.
+struct GpuRow {
+  std::int32_t gpu = -1;
+  double communication_seconds = 0;           // with at least one kernel of NCCL
+  std::optional<double> communication_ratio;  // of the last steps
+};
+
 struct JobSnapshot {
   JobIdentity identity;
   std::vector<CommunicatorSnapshot> communicators;  // by comm
   std::vector<DurationRow> durations;
   std::vector<NetworkRow> network;
+  std::optional<StepRow> steps;  // none as long as no step is known
+  std::vector<GpuRow> gpus;      // by gpu
   std::vector<ProcessSnapshot> processes;
   std::array<std::uint64_t, wire::kUntimedReasonCount>
       unobserved{};  // operations without GPU time, by reason

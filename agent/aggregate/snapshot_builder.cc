@@ -62,6 +62,8 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
   out.name = communicator.name;
   out.nranks = communicator.nranks;
   out.nnodes = communicator.nnodes;
+  const NamedDimension named = dimension_of_name(communicator.name);
+  out.dimension = named.decided ? named.dimension : communicator.inferred_dimension;
   if (communicator.own_counters != nullptr) out.sums = communicator.own_counters->rows();
   out.ranks.reserve(communicator.ranks.size());
   for (const auto& from : communicator.ranks) {
@@ -121,6 +123,27 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
   add_up_equal_labels(out.rank_sums);
 }
 
+void Aggregator::fill_gpus(const Job& job, JobSnapshot& out) const {
+  const bool folded = job.fold >= FoldStep::kProcess;
+  const auto row = [&](std::int32_t gpu) -> GpuRow& {
+    const auto known = std::find_if(out.gpus.begin(), out.gpus.end(),
+                                    [&](const GpuRow& r) { return r.gpu == gpu; });
+    if (known != out.gpus.end()) return *known;
+    out.gpus.emplace_back().gpu = gpu;
+    return out.gpus.back();
+  };
+  for (const auto& activity : job.activities) {
+    GpuRow& to = row(folded ? -1 : std::max(gpus_.index(activity->gpu), -1));
+    to.communication_seconds += static_cast<double>(activity->busy.busy_ns()) * 1e-9;
+    if (to.gpu >= 0) to.communication_ratio = activity->communication_ratio();
+  }
+  if (job.ended_busy_ns > 0) {
+    row(-1).communication_seconds += static_cast<double>(job.ended_busy_ns) * 1e-9;
+  }
+  std::sort(out.gpus.begin(), out.gpus.end(),
+            [](const GpuRow& a, const GpuRow& b) { return a.gpu < b.gpu; });
+}
+
 void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const {
   out.identity = job.identity;
   out.durations = job.durations.rows();
@@ -133,6 +156,8 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
   for (const auto& [comm, communicator] : job.communicators) {
     fill(*communicator, out.communicators.emplace_back(), now);
   }
+  out.steps = job.steps;
+  fill_gpus(job, out);
   for (const NetworkSums& from : job.network) {
     const std::int32_t gpu = gpus_.index(from.gpu);
     // Two references can turn out to be the same GPU (a fallback index, and a bus id).

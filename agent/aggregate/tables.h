@@ -17,14 +17,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "agent/aggregate/dimension.h"
 #include "agent/aggregate/fused_batch.h"
 #include "agent/aggregate/gpu_clock.h"
 #include "agent/aggregate/index_window.h"
+#include "agent/aggregate/job_signals.h"
 #include "agent/aggregate/operation_sums.h"
 #include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/point_to_point.h"
 #include "agent/aggregate/series_budget.h"
 #include "agent/aggregate/slot_table.h"
 #include "agent/aggregate/snapshot.h"
@@ -75,7 +79,11 @@ struct CommRank {
   IndexWindow collectives, p2p;      // which of its operations have come
   std::uint64_t missing_before = 0;  // of processes that had its place earlier
   std::array<RankSums, model::kFunctionCount> sums{};
-  PlanBatch pending;  // empty without a process
+  PlanBatch pending;           // empty without a process
+  PendingTransfers transfers;  // likewise
+  // What its Sends and Receives were, for its dimension.
+  PeerPattern peers;
+  std::uint64_t all_to_alls = 0, uneven_all_to_alls = 0;
   std::vector<wire::Neighbour> neighbours;
   OperationTail::SourceId source = kNoSource;
 
@@ -95,6 +103,7 @@ struct Communicator {
   std::uint64_t serial = 0;  // in the order they were made
   std::string name;
   std::uint32_t nranks = 0, nnodes = 0;
+  std::string_view inferred_dimension;  // once it could be told without a name
   std::vector<std::unique_ptr<CommRank>> ranks;
   /// Where its operations are counted: its own table, or that of "other" once they are folded.
   OperationSums* counters = nullptr;
@@ -126,7 +135,13 @@ class SinkProcess {
   bool several_gpus = false;
   SlotTable slots;                   // by communicator id
   std::unique_ptr<CommRank> folded;  // shared by its communicators that are folded
-  std::vector<std::pair<GpuRef, std::unique_ptr<GpuClock>>> clocks;
+  struct Gpu {
+    GpuRef gpu;
+    std::unique_ptr<GpuClock> clock;
+    GpuActivity* activity = nullptr;  // owned by the job
+  };
+  std::vector<Gpu> gpus;
+  StepPeriod steps;
   std::uint64_t communicators_made = 0;
   bool mismatched = false;  // has been counted as an identity mismatch
   bool books_seen = false;
@@ -147,6 +162,10 @@ struct Job {
   std::vector<std::unique_ptr<SinkProcess>> processes;
   DurationTable durations;
   std::vector<NetworkSums> network;
+  std::vector<std::unique_ptr<GpuActivity>> activities;
+  std::uint64_t ended_busy_ns = 0;  // of processes whose GPU was not known
+  std::optional<StepRow> steps;
+  std::uint64_t dimensions_at_ns = 0;  // when they were inferred last
   std::array<std::uint64_t, wire::kUntimedReasonCount> unobserved{};
   std::uint64_t lost_records = 0;  // of processes that are forgotten
 

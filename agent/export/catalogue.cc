@@ -36,7 +36,9 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
     {M::kCommunicatorInfo, G::kIdentity, "ncclscope_communicator_info", kGauge, "",
      job_labels("comm", "comm_name", "nranks", "nnodes", "dimension", "local_ranks"),
      "Always 1. A communicator that has ranks on this node; nranks, nnodes and dimension are empty "
-     "where unknown.",
+     "where unknown. dimension is tp, pp, dp, ep, cp or mp (tp and pp together): from the name, "
+     "else "
+     "from what is done on it.",
      "0.1"},
     {M::kRankInfo, G::kIdentity, "ncclscope_rank_info", kGauge, "",
      job_labels("comm", "rank", "global_rank", "local_rank", "node", "gpu", "gpu_uuid",
@@ -148,6 +150,21 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
     {M::kNetworkOperations, G::kNetwork, "ncclscope_network_operations_total", kCounter, "",
      job_labels("gpu", "direction"),
      "Number of operations in ncclscope_network_phase_seconds_total.", "0.1"},
+    // ---- steps ----------------------------------------------------------------------------------
+    {M::kStepSeconds, G::kStep, "ncclscope_step_seconds", kHistogram, "seconds", job_labels(),
+     "Length of training steps, inferred from the rhythm of operations; every local process counts "
+     "its own. Warm-up, evaluations and checkpoints are left out.",
+     "0.1"},
+    {M::kStepCommunicationRatio, G::kStep, "ncclscope_step_communication_ratio", kGauge, "ratio",
+     job_labels("gpu"),
+     "Share of the last steps during which at least one kernel of NCCL ran on a GPU. Hidden behind "
+     "computing or not: it is no loss by itself.",
+     "0.1"},
+    {M::kGpuCommunicationSeconds, G::kStep, "ncclscope_gpu_communication_seconds_total", kCounter,
+     "seconds", job_labels("gpu"),
+     "Time during which at least one kernel of NCCL ran on a GPU for this job: the union over "
+     "communicators and streams, nothing counted twice. What came too late to tell is left out.",
+     "0.1"},
     // ---- what could not be seen -----------------------------------------------------------------
     {M::kOperationsUnobserved, G::kTelemetry, "ncclscope_operations_unobserved_total", kCounter, "",
      job_labels("reason"),
@@ -355,6 +372,12 @@ constexpr std::array<std::string_view, kDurationBounds> kBoundLabels = {
     "1e-05",   "4e-05",   "0.00016", "0.00064", "0.00256",  "0.01024",
     "0.04096", "0.16384", "0.65536", "2.62144", "10.48576", "41.94304"};
 
+constexpr std::array<double, kStepBounds> kStepBoundSeconds = {
+    0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200};
+constexpr std::array<std::string_view, kStepBounds> kStepBoundLabels = {
+    "0.005", "0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1",
+    "2",     "5",    "10",   "20",   "50",  "100", "200"};
+
 struct GroupText {
   std::string_view title;
   std::string_view text;
@@ -368,12 +391,22 @@ constexpr std::array<GroupText, kMetricGroupCount> kGroups = {{
      "Bus bandwidth in bytes per second is `rate(ncclscope_collective_bus_bytes_total[5m]) / "
      "rate(ncclscope_collective_busy_seconds_total[5m])`, summed on both sides before the "
      "division."},
-    {"Sends and receives", "The same for point-to-point operations; `operation` is Send or Recv."},
+    {"Sends and receives",
+     "The same for point-to-point operations; `operation` is Send or Recv. Where the Sends and "
+     "Receives of one launch are an all-to-all (one with every rank of the communicator, the rank "
+     "itself included), they are counted above as one collective AlltoAll, and not here: its size "
+     "is what the rank sent or received in all, whichever is more. With NCCL before 2.26 launches "
+     "cannot be told apart, and all of them are counted here."},
     {"Ranks",
      "Who waits, and who is waited for: the rank that spends the least time in a collective came "
      "last."},
     {"Progress", "Where each rank is. For hangs: who is behind, who differs, since when."},
     {"Network", "Phases are sampled; divide by the bytes or operations of the same row."},
+    {"Steps and communication time",
+     "A step is what a process's operations repeat: layers, microbatches and pipeline stages are "
+     "within one. It is shown once the rhythm is beyond doubt, after 64 steps in at least a minute "
+     "or after ten minutes; the steps until then are not lost. A window eight times as long as the "
+     "median of the last steps is a pause, unless three follow each other."},
     {"What telemetry could not see", ""},
     {"Plugin",
      "From the plugin's own totals, one process (`pid` on its node) each; an agent restart changes "
@@ -386,7 +419,7 @@ constexpr std::string_view kFoldingText =
     "A job has at most `series_per_job` series (4,000), all jobs of one principal together at most "
     "`series_per_principal` (25,000), all jobs at most `series_limit` (50,000). Half of the latter "
     "two is kept for the "
-    "least that later jobs need (160 each), and of the agent's other half a job may take a sixth "
+    "least that later jobs need (180 each), and of the agent's other half a job may take a sixth "
     "of what the others leave. A job that grows "
     "beyond what it may have is folded, step by step, until it fits; other jobs keep what they "
     "have. `ncclscope_job_fold_step` shows how far:\n\n"
@@ -440,6 +473,16 @@ std::span<const std::string_view> duration_bound_labels() noexcept {
   return kBoundLabels;
 }
 
+std::span<const double> histogram_bounds(Metric metric) noexcept {
+  if (metric == Metric::kStepSeconds) return kStepBoundSeconds;
+  return kBounds;
+}
+
+std::span<const std::string_view> histogram_bound_labels(Metric metric) noexcept {
+  if (metric == Metric::kStepSeconds) return kStepBoundLabels;
+  return kBoundLabels;
+}
+
 std::string metrics_reference() {
   std::string out =
       "<!-- Written from agent/export/catalogue.cc; a test compares them. Do not edit by hand. "
@@ -466,6 +509,8 @@ std::string metrics_reference() {
       "`user` is empty: a uid in a pod names nobody.\n\n"
       "Bounds of all duration histograms, in seconds:";
   for (const std::string_view bound : kBoundLabels) out.append(" ").append(bound);
+  out += ".\nBounds of `ncclscope_step_seconds`:";
+  for (const std::string_view bound : kStepBoundLabels) out.append(" ").append(bound);
   out += kFoldingText;
   for (std::size_t g = 0; g < kMetricGroupCount; ++g) {
     out.append("\n## ").append(kGroups[g].title).append("\n\n");

@@ -27,11 +27,12 @@ enum class MetricGroup : std::uint8_t {
   kRank,
   kProgress,
   kNetwork,
+  kStep,
   kTelemetry,
   kPlugin,
   kAgent,
 };
-inline constexpr std::size_t kMetricGroupCount = 9;
+inline constexpr std::size_t kMetricGroupCount = 10;
 
 /// In order of exposition.
 enum class Metric : std::uint8_t {
@@ -62,6 +63,9 @@ enum class Metric : std::uint8_t {
   kNetworkPhaseSeconds,
   kNetworkBytes,
   kNetworkOperations,
+  kStepSeconds,
+  kStepCommunicationRatio,
+  kGpuCommunicationSeconds,
   kOperationsUnobserved,
   kOperationsMissing,
   kTelemetryCoverage,
@@ -161,6 +165,9 @@ struct MetricDefinition {
 [[nodiscard]] std::span<const double> duration_bounds() noexcept;
 /// The same as label values `le`, spelled alike in every format.
 [[nodiscard]] std::span<const std::string_view> duration_bound_labels() noexcept;
+/// Those of one histogram: of durations, or of steps (kStepBoundsNs).
+[[nodiscard]] std::span<const double> histogram_bounds(Metric metric) noexcept;
+[[nodiscard]] std::span<const std::string_view> histogram_bound_labels(Metric metric) noexcept;
 
 /// The text of docs/metrics.md.
 [[nodiscard]] std::string metrics_reference();

@@ -47,9 +47,9 @@ class FamilySink final : public MetricSink {
   }
 
   void histogram(std::span<const std::string_view> label_values,
-                 std::span<const std::uint64_t, kDurationBounds + 1> counts, double sum) override {
+                 std::span<const std::uint64_t> counts, double sum) override {
     prometheus::ClientMetric::Histogram& h = add(label_values).histogram;
-    const std::span<const double> bounds = duration_bounds();
+    const std::span<const double> bounds = histogram_bounds(metric_->id);
     std::uint64_t cumulative = 0;
     for (std::size_t i = 0; i < counts.size(); ++i) {
       cumulative += counts[i];

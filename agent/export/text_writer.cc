@@ -120,7 +120,7 @@ void TextWriter::sample(std::span<const std::string_view> label_values, double v
 }
 
 void TextWriter::histogram(std::span<const std::string_view> label_values,
-                           std::span<const std::uint64_t, kDurationBounds + 1> counts, double sum) {
+                           std::span<const std::uint64_t> counts, double sum) {
   histogram_labels_.clear();
   for (std::size_t i = 0; i < label_values.size(); ++i) {
     histogram_labels_ += before_[i];
@@ -128,7 +128,7 @@ void TextWriter::histogram(std::span<const std::string_view> label_values,
   }
   histogram_labels_ += last_;
 
-  const std::span<const std::string_view> bounds = duration_bound_labels();
+  const std::span<const std::string_view> bounds = histogram_bound_labels(metric_->id);
   std::uint64_t cumulative = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     cumulative += counts[i];

@@ -28,7 +28,7 @@ class TextWriter final : public MetricSink {
   void sample(std::span<const std::string_view> label_values, std::uint64_t value) override;
   void sample(std::span<const std::string_view> label_values, double value) override;
   void histogram(std::span<const std::string_view> label_values,
-                 std::span<const std::uint64_t, kDurationBounds + 1> counts, double sum) override;
+                 std::span<const std::uint64_t> counts, double sum) override;
 
   /// Ends the exposition and hands on what is left.
   void finish();

@@ -169,6 +169,7 @@ class Visit {
     rank_sums(true);
     progress();
     network();
+    steps();
     telemetry();
     plugin();
     counts_.job_series = std::exchange(series_, 0);
@@ -391,6 +392,30 @@ class Visit {
         [&](auto cluster, auto job_id, const NetworkRow& row, const Number& gpu, auto direction) {
           emit({cluster, job_id, gpu.view(), direction}, row.operations);
         });
+  }
+
+  void steps() {
+    family(Metric::kStepSeconds);
+    each_job([&](auto cluster, auto job_id, const JobText& text) {
+      if (!text.job->steps) return;
+      announce();
+      const std::array<std::string_view, 2> labels = {cluster, job_id};
+      sink_.histogram(labels, text.job->steps->counts, text.job->steps->sum_seconds);
+      series_ += kSeriesPerStepHistogram;
+    });
+    const auto each_gpu = [&](Metric metric, auto&& value) {
+      family(metric);
+      each_job([&](auto cluster, auto job_id, const JobText& text) {
+        for (const GpuRow& row : text.job->gpus) {
+          const std::optional<double> v = value(row);
+          if (v) emit({cluster, job_id, Number::unless_negative(row.gpu).view()}, *v);
+        }
+      });
+    };
+    each_gpu(Metric::kStepCommunicationRatio,
+             [](const GpuRow& row) { return row.communication_ratio; });
+    each_gpu(Metric::kGpuCommunicationSeconds,
+             [](const GpuRow& row) { return std::optional(row.communication_seconds); });
   }
 
   void telemetry() {

@@ -35,8 +35,7 @@ class MetricSink {
   virtual void sample(std::span<const std::string_view> label_values, double value) = 0;
   /// counts are per bucket, not cumulative; the last one is above all bounds.
   virtual void histogram(std::span<const std::string_view> label_values,
-                         std::span<const std::uint64_t, kDurationBounds + 1> counts,
-                         double sum) = 0;
+                         std::span<const std::uint64_t> counts, double sum) = 0;
 };
 
 /// Series (as Prometheus counts them: 15 per histogram) of jobs and of the agent that a visit

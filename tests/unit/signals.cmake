@@ -13,3 +13,8 @@ ncclscope_test(agent_step_schedules_test
   LINK ncclscope_agent_signals
   LABELS unit
   TIMEOUT 300)
+
+ncclscope_test(agent_job_signals_test
+  SOURCES unit/agent/job_signals_test.cc
+  LINK ncclscope_agent_aggregate
+  LABELS unit sanitize)

@@ -365,7 +365,7 @@ TEST(Series, StayWithinTheLimitsOfPrincipalAndAgentAndWhoGrowsMeetsThem) {
   }
   EXPECT_GT(refused, 0u);
   EXPECT_EQ(rig.snapshot()->agent.jobs_refused, refused);
-  EXPECT_GT(more.size() - refused, 80u) << "those who come late find room too";
+  EXPECT_GT(more.size() - refused, 70u) << "those who come late find room too";
   EXPECT_LE(exposed(*rig.snapshot()).at("ncclscope_agent_series"), 30'000);
   EXPECT_EQ(series("first"), had);
 }
@@ -401,7 +401,9 @@ TEST(Series, OfAJobThatDoesTheWorstFitIntoTheLeastBudget) {
   }
   const SnapshotPtr snapshot = rig.snapshot();
   EXPECT_EQ(snapshot->jobs.at(0).fold, FoldStep::kOperation);
-  EXPECT_LE(exposed(*snapshot).at("ncclscope_agent_series"), kLeastSeriesOfAJob);
+  // Steps are not known of so short a job; they would add a histogram.
+  EXPECT_LE(exposed(*snapshot).at("ncclscope_agent_series") + kSeriesPerStepHistogram,
+            kLeastSeriesOfAJob);
 }
 
 /// Eight GPUs of a job with tensor, pipeline and data parallelism of two each. Every rank is in six
@@ -480,7 +482,8 @@ TEST(Series, OfEightGpusInTp2Pp2Dp2FitWithNothingFolded) {
   EXPECT_EQ(count.network, 80u);
   EXPECT_EQ(count.plugin, 160u);
   EXPECT_EQ(count.job, 12u);
-  EXPECT_EQ(count.total(), 1'933u);
+  EXPECT_EQ(count.steps, 8u);
+  EXPECT_EQ(count.total(), 1'941u);
 }
 
 TEST(Series, GoAwayAGraceTimeAfterTheLastProcessLeft) {

@@ -146,6 +146,11 @@ JobSnapshot slurm_job() {
                  {0, false, {0.125, 0.0, 0.0625}, 1'048'576, 4},
                  {-1, true, {0.5, 0.5, 0.5}, 1'000, 1},
                  {-1, true, {0.25, 0.25, 0.25}, 24, 1}};
+  job.steps.emplace();
+  job.steps->counts[6] = 40;
+  job.steps->counts[7] = 2;
+  job.steps->sum_seconds = 17.5;
+  job.gpus = {{-1, 0.125, std::nullopt}, {0, 6.5, 0.375}, {1, 7.25, 0.4375}};
   job.processes = {process(5001, 180), process(5002, 120), process(5002, 60)};
   job.processes[2].connected = false;
   job.processes[2].said_goodbye = true;
@@ -232,8 +237,8 @@ Snapshot large_snapshot(std::size_t series) {
     void begin_family(const MetricDefinition&) override {}
     void sample(std::span<const std::string_view>, std::uint64_t) override {}
     void sample(std::span<const std::string_view>, double) override {}
-    void histogram(std::span<const std::string_view>,
-                   std::span<const std::uint64_t, kDurationBounds + 1>, double) override {}
+    void histogram(std::span<const std::string_view>, std::span<const std::uint64_t>,
+                   double) override {}
   };
   std::uint64_t noise = 88172645463325252u;
   const auto random = [&noise] {
