@@ -888,17 +888,16 @@ void Aggregator::observe_time(const SessionState& session, const SlotTable::Entr
   }
 }
 
-/// Ends the plan at hand where `plan` is another, or where there is no more room for it.
+/// Ends the plan of collectives at hand where `plan` is another, and all where there is no room.
 void Aggregator::make_room(const SinkProcess& process, CommRank& rank, std::uint16_t plan) {
   // Each tenant has its share of the room, so that nobody else's plans are cut short.
   constexpr std::size_t kLeastShares = 4;
   const std::size_t share = options_.max_pending_items / std::max(tenants_.size(), kLeastShares);
-  const bool other = (!rank.pending.empty() && rank.pending.plan() != plan) ||
-                     (!rank.transfers.empty() && rank.transfers.plan() != plan);
   const std::size_t size = rank.pending.size() + rank.transfers.plan_size();
-  if (other ||
-      (size > 0 && (size >= PlanBatch::kMaxItems || process.tenant->pending_items >= share))) {
+  if (size > 0 && (size >= PlanBatch::kMaxItems || process.tenant->pending_items >= share)) {
     flush(rank);
+  } else if (!rank.pending.empty() && rank.pending.plan() != plan) {
+    flush_collectives(rank);
   }
 }
 
@@ -909,6 +908,7 @@ void Aggregator::hold_transfer(SinkProcess& process, CommRank& rank, std::uint16
     rank.transfers.add_own(plan, transfer, now_ns_);
   } else {
     make_room(process, rank, plan);
+    if (!rank.transfers.has_room_for(plan)) settle_plan(rank, rank.transfers.oldest_plan());
     rank.transfers.add(plan, transfer, now_ns_);
   }
   ++process.tenant->pending_items;
@@ -926,7 +926,7 @@ void Aggregator::count(CommRank& rank, const TimedItem& item, std::uint64_t byte
 }
 
 void Aggregator::settle_transfers(CommRank& rank, std::uint16_t plan,
-                                  const std::vector<PendingTransfer>& transfers) {
+                                  const std::vector<PendingTransfer>& transfers, PlanBatch& batch) {
   const std::uint32_t nranks = rank.communicator->nranks;
   std::vector<Transfer> group;
   group.reserve(transfers.size());
@@ -938,19 +938,20 @@ void Aggregator::settle_transfers(CommRank& rank, std::uint16_t plan,
     (is_send ? sends : receives) = true;
   }
   if (const auto found = recogniser_.recognise(group, rank.rank, nranks)) {
-    settle_all_to_all(rank, plan, *found, transfers);
+    settle_all_to_all(rank, plan, *found, transfers, batch);
     return;
   }
   rank.peers.add(sends, receives);
   for (const PendingTransfer& t : transfers) {
     rank.peers.add_peer(rank.rank, nranks, t.peer, t.item.function == model::Function::kSend);
     count(rank, t.item, t.bytes, t.timing, t.reason);
-    if (t.item.duration_ns > 0) rank.pending.add(plan, t.item, now_ns_);
+    if (t.item.duration_ns > 0) batch.add(plan, t.item, now_ns_);
   }
 }
 
 void Aggregator::settle_all_to_all(CommRank& rank, std::uint16_t plan, const AllToAll& found,
-                                   const std::vector<PendingTransfer>& transfers) {
+                                   const std::vector<PendingTransfer>& transfers,
+                                   PlanBatch& batch) {
   ++rank.all_to_alls;
   if (!found.even) ++rank.uneven_all_to_alls;
   TimedItem item = transfers.front().item;
@@ -978,21 +979,38 @@ void Aggregator::settle_all_to_all(CommRank& rank, std::uint16_t plan, const All
   count(rank, item, found.bytes,
         static_cast<std::size_t>(timed ? wire::TimingSource::kGpu : wire::TimingSource::kNone),
         reason);
-  if (timed) rank.pending.add(plan, item, now_ns_);
+  if (timed) batch.add(plan, item, now_ns_);
+}
+
+/// Counts the Sends and Receives of a plan.
+void Aggregator::settle_plan(CommRank& rank, std::uint16_t plan) {
+  if (!rank.pending.empty() && rank.pending.plan() == plan) {
+    flush_collectives(rank);
+    return;
+  }
+  const std::vector<PendingTransfer> transfers = rank.transfers.take(plan);
+  rank.process->tenant->pending_items -= transfers.size();
+  PlanBatch batch;
+  settle_transfers(rank, plan, transfers, batch);
+  batch.flush([&](const AttributedItem& item) { apply(rank, item); });
+}
+
+/// Ends the plan of collectives at hand, with the Sends and Receives that ran together with them.
+void Aggregator::flush_collectives(CommRank& rank) {
+  std::size_t settled = rank.pending.size();
+  if (rank.transfers.holds(rank.pending.plan())) {
+    const std::uint16_t plan = rank.pending.plan();
+    const std::vector<PendingTransfer> transfers = rank.transfers.take(plan);
+    settled += transfers.size();
+    settle_transfers(rank, plan, transfers, rank.pending);
+  }
+  rank.process->tenant->pending_items -= settled;
+  rank.pending.flush([&](const AttributedItem& item) { apply(rank, item); });
 }
 
 void Aggregator::flush(CommRank& rank) {
-  if (!rank.transfers.empty()) {
-    const std::size_t before = rank.transfers.size();
-    const std::uint16_t plan = rank.transfers.plan();
-    const std::size_t collectives = rank.pending.size();
-    settle_transfers(rank, plan, rank.transfers.take());
-    rank.process->tenant->pending_items -= before - rank.transfers.size();
-    rank.process->tenant->pending_items += rank.pending.size() - collectives;
-  }
-  if (rank.pending.empty()) return;
-  rank.process->tenant->pending_items -= rank.pending.size();
-  rank.pending.flush([&](const AttributedItem& item) { apply(rank, item); });
+  if (!rank.pending.empty()) flush_collectives(rank);
+  while (!rank.transfers.empty()) settle_plan(rank, rank.transfers.oldest_plan());
 }
 
 void Aggregator::flush_all_of(CommRank& rank) {

@@ -140,9 +140,11 @@ class Aggregator final : public RecordSink {
                      const PendingTransfer& transfer);
   /// Counts Sends and Receives of one plan, or the all-to-all that they are.
   void settle_transfers(CommRank& rank, std::uint16_t plan,
-                        const std::vector<PendingTransfer>& transfers);
+                        const std::vector<PendingTransfer>& transfers, PlanBatch& batch);
   void settle_all_to_all(CommRank& rank, std::uint16_t plan, const AllToAll& found,
-                         const std::vector<PendingTransfer>& transfers);
+                         const std::vector<PendingTransfer>& transfers, PlanBatch& batch);
+  void settle_plan(CommRank& rank, std::uint16_t plan);
+  void flush_collectives(CommRank& rank);
   /// Counts an operation by its key and timing.
   void count(CommRank& rank, const TimedItem& item, std::uint64_t bytes, std::size_t timing,
              std::size_t reason);

@@ -29,30 +29,41 @@ struct PendingTransfer {
 class PendingTransfers {
  public:
   static constexpr std::size_t kMaxOwn = 1024;
+  static constexpr std::size_t kMaxPlans = 8;  // at a time: records of plans can come mixed
 
-  [[nodiscard]] bool empty() const { return plan_items_.empty(); }
-  [[nodiscard]] std::size_t size() const { return plan_items_.size() + own_.size(); }
-  [[nodiscard]] std::size_t plan_size() const { return plan_items_.size(); }
-  [[nodiscard]] std::uint16_t plan() const { return plan_; }
-  [[nodiscard]] std::uint64_t since_ns() const { return since_ns_; }
+  [[nodiscard]] bool empty() const { return plans_.empty(); }
+  [[nodiscard]] std::size_t size() const { return plan_size() + own_.size(); }
+  [[nodiscard]] std::size_t plan_size() const {
+    std::size_t sum = 0;
+    for (const Plan& plan : plans_) sum += plan.transfers.size();
+    return sum;
+  }
+  /// Of the plan that came first; there is one.
+  [[nodiscard]] std::uint16_t oldest_plan() const { return plans_.front().number; }
+  [[nodiscard]] std::uint64_t since_ns() const { return plans_.front().since_ns; }
+  [[nodiscard]] bool holds(std::uint16_t plan) const { return find(plan) != plans_.end(); }
+  [[nodiscard]] bool has_room_for(std::uint16_t plan) const {
+    return plans_.size() < kMaxPlans || holds(plan);
+  }
   [[nodiscard]] bool own_is_full() const { return own_.size() >= kMaxOwn; }
 
-  /// The caller has taken what was there of another plan.
+  /// The caller has made room.
   void add(std::uint16_t plan, const PendingTransfer& transfer, std::uint64_t now_ns) {
-    if (plan_items_.empty()) {
-      plan_ = plan;
-      since_ns_ = now_ns;
-    }
-    plan_items_.push_back(transfer);
+    auto at = plans_.begin() + (find(plan) - plans_.cbegin());
+    if (at == plans_.end()) at = plans_.insert(at, Plan{{}, now_ns, plan});
+    at->transfers.push_back(transfer);
   }
   /// One of the rank to itself.
   void add_own(std::uint16_t plan, const PendingTransfer& transfer, std::uint64_t now_ns) {
     own_.push_back({transfer, now_ns, plan});
   }
-  /// The plan at hand, with its own transfers.
-  [[nodiscard]] std::vector<PendingTransfer> take() {
-    std::vector<PendingTransfer> out = std::exchange(plan_items_, {});
-    take_own([&](const Own& own) { return own.plan == plan_; }, out);
+  /// A plan, with its own transfers. Empty if it is not here.
+  [[nodiscard]] std::vector<PendingTransfer> take(std::uint16_t plan) {
+    const auto at = plans_.begin() + (find(plan) - plans_.cbegin());
+    if (at == plans_.end()) return {};
+    std::vector<PendingTransfer> out = std::move(at->transfers);
+    plans_.erase(at);
+    take_own([&](const Own& own) { return own.plan == plan; }, out);
     return out;
   }
   /// Own transfers that came before `before_ns`: nothing else of their plan will come.
@@ -64,11 +75,20 @@ class PendingTransfers {
   }
 
  private:
+  struct Plan {
+    std::vector<PendingTransfer> transfers;
+    std::uint64_t since_ns = 0;
+    std::uint16_t number = 0;
+  };
   struct Own {
     PendingTransfer transfer;
     std::uint64_t since_ns = 0;
     std::uint16_t plan = 0;
   };
+  [[nodiscard]] std::vector<Plan>::const_iterator find(std::uint16_t plan) const {
+    return std::find_if(plans_.begin(), plans_.end(),
+                        [&](const Plan& p) { return p.number == plan; });
+  }
   template <typename Wanted>
   void take_own(Wanted&& wanted, std::vector<PendingTransfer>& out) {
     // Plans run in order, so what is wanted is near the front.
@@ -83,10 +103,8 @@ class PendingTransfers {
     own_.erase(kept, own_.end());
   }
 
-  std::vector<PendingTransfer> plan_items_;
-  std::vector<Own> own_;  // in order of arrival
-  std::uint64_t since_ns_ = 0;
-  std::uint16_t plan_ = 0;
+  std::vector<Plan> plans_;  // in order of arrival
+  std::vector<Own> own_;     // likewise
 };
 
 }  // namespace ncclscope::agent

@@ -395,8 +395,9 @@ constexpr std::array<GroupText, kMetricGroupCount> kGroups = {{
      "The same for point-to-point operations; `operation` is Send or Recv. Where the Sends and "
      "Receives of one launch are an all-to-all (one with every rank of the communicator, the rank "
      "itself included), they are counted above as one collective AlltoAll, and not here: its size "
-     "is what the rank sent or received in all, whichever is more. With NCCL before 2.26 launches "
-     "cannot be told apart, and all of them are counted here."},
+     "is what the rank sent or received in all, whichever is more. With NCCL before 2.27 the "
+     "number "
+     "of ranks is not known, and all of them are counted here."},
     {"Ranks",
      "Who waits, and who is waited for: the rank that spends the least time in a collective came "
      "last."},

@@ -8,6 +8,8 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "cli/verify_trace/facts.h"
@@ -724,6 +726,39 @@ class Comparer {
     }
   }
 
+  /// The operations that make up each all-to-all: one Send to and one Receive from every rank of
+  /// the communicator, the rank itself included, in one launch.
+  [[nodiscard]] std::vector<std::vector<const json*>> all_to_alls() const {
+    std::map<std::string, std::size_t> nranks;  // as far as the agent knows
+    for (const json& job : answer_.at("snapshot").at("jobs")) {
+      for (const json& c : job.at("communicators")) {
+        nranks[c.at("comm").get<std::string>()] = c.at("nranks").get<std::size_t>();
+      }
+    }
+    std::map<std::tuple<std::string, int, std::int64_t, int>, std::vector<const json*>> launches;
+    for (const json& o : answer_.at("operations")) {
+      const auto plan = o.at("plan").get<int>();
+      const bool point_to_point = o.at("collective") == "Send" || o.at("collective") == "Recv";
+      if (!point_to_point || plan == 0) continue;
+      launches[{o.at("comm").get<std::string>(), o.at("rank").get<int>(),
+                o.at("pid").get<std::int64_t>(), plan}]
+          .push_back(&o);
+    }
+    std::vector<std::vector<const json*>> out;
+    for (auto& [key, operations] : launches) {
+      const std::size_t n = nranks[std::get<0>(key)];
+      std::set<std::pair<bool, int>> transfers;
+      for (const json* o : operations) {
+        transfers.emplace(o->at("collective") == "Send", o->at("peer").get<int>());
+      }
+      const bool own = transfers.contains({true, std::get<1>(key)});
+      if (n > 1 && own && transfers.size() == 2 * n && operations.size() == 2 * n) {
+        out.push_back(std::move(operations));
+      }
+    }
+    return out;
+  }
+
   /// The agent's sums must be those of the operations it tells of.
   void compare_sums() {
     struct Sum {
@@ -738,6 +773,28 @@ class Comparer {
       s.bytes += o.at("bytes").get<std::uint64_t>();
       // Without bytes there is no bandwidth.
       if (o.at("timing") == "gpu" && o.at("bytes") != 0) ++s.timed;
+    }
+    // An all-to-all is counted as one collective and not as its Sends and Receives.
+    for (const auto& operations : all_to_alls()) {
+      const auto comm = operations.front()->at("comm").get<std::string>();
+      Sum& whole = want[{comm, "AlltoAll"}];
+      std::uint64_t sent = 0;
+      std::uint64_t received = 0;
+      bool timed = true;
+      for (const json* o : operations) {
+        const auto name = o->at("collective").get<std::string>();
+        const auto bytes = o->at("bytes").get<std::uint64_t>();
+        const bool has_time = o->at("timing") == "gpu" && bytes != 0;
+        (name == "Send" ? sent : received) += bytes;
+        timed = timed && (has_time || o->at("peer") == o->at("rank"));
+        Sum& part = want[{comm, name}];
+        --part.operations;
+        part.bytes -= bytes;
+        if (has_time) --part.timed;
+      }
+      ++whole.operations;
+      whole.bytes += std::max(sent, received);
+      if (timed) ++whole.timed;
     }
     const json& jobs = answer_.at("snapshot").at("jobs");
     for (std::size_t j = 0; j < jobs.size(); ++j) {

@@ -123,6 +123,27 @@ TEST(JobSignals, FindAllToAllsThoughTheHostIsAheadOfTheGpu) {
   EXPECT_EQ(operations(communicator(snapshot), Function::kSend), 0u);
 }
 
+TEST(JobSignals, FindAllToAllsThoughRecordsOfSeveralLaunchesComeMixed) {
+  Rig rig;
+  Feed plugin(rig, 9);
+  plugin.init(0, 0, 4);
+  for (std::int32_t peer = 0; peer < 4; ++peer) {
+    for (std::uint16_t plan = 1; plan <= 5; ++plan) {
+      for (const Function f : {Function::kSend, Function::kRecv}) {
+        OperationSpec spec{.communicator = 0, .function = f, .plan = plan};
+        spec.gpu_start_ns = plan * kMillisecond;
+        if (peer == 0) spec.timing = wire::TimingSource::kNone;
+        plugin.add(spec, peer);
+      }
+    }
+  }
+  const SnapshotPtr snapshot = rig.snapshot();
+  const CommunicatorSnapshot& c = communicator(snapshot);
+  EXPECT_EQ(operations(c, Function::kAllToAll), 5u);
+  EXPECT_EQ(operations(c, Function::kSend), 0u);
+  EXPECT_DOUBLE_EQ(c.sums.at(0).busy_seconds, 5 * 100e-6);
+}
+
 TEST(JobSignals, LeavePipelinesAndLoneTransfersToItselfAsTheyAre) {
   Rig rig;
   Feed plugin(rig, 9);

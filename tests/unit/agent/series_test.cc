@@ -481,9 +481,9 @@ TEST(Series, OfEightGpusInTp2Pp2Dp2FitWithNothingFolded) {
   EXPECT_EQ(count.communicators, 34u);
   EXPECT_EQ(count.network, 80u);
   EXPECT_EQ(count.plugin, 160u);
-  EXPECT_EQ(count.job, 12u);
+  EXPECT_EQ(count.job, 13u);
   EXPECT_EQ(count.steps, 8u);
-  EXPECT_EQ(count.total(), 1'941u);
+  EXPECT_EQ(count.total(), 1'942u);
 }
 
 TEST(Series, GoAwayAGraceTimeAfterTheLastProcessLeft) {
