@@ -52,7 +52,7 @@ std::uint32_t step_signature(std::uint16_t communicator, model::Function functio
 // ---------------------------------------------------------------------------------------
 
 void StepPeriod::add(const StepOperation& operation) {
-  if (operation.call_ns <= taken_call_ns_) {
+  if (operation.call_ns < taken_call_ns_) {
     take(operation);  // too late to be put where it belongs
     return;
   }
@@ -337,7 +337,7 @@ bool StepPeriod::undecided(const Level& level) const {
 }
 
 void StepPeriod::choose() {
-  choose_at_ = index_ + std::max({std::uint64_t{64}, std::uint64_t{4} * used_,
+  choose_at_ = index_ + std::max({std::uint64_t{16}, std::uint64_t{4} * used_,
                                   std::min<std::uint64_t>(index_ / 8, 4096)});
   std::vector<Level> levels;
   collect_levels(levels);

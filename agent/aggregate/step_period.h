@@ -178,7 +178,7 @@ class StepPeriod {
   std::array<std::uint64_t, 32> gaps_{};  // between calls, the last ones
   std::uint32_t gap_count_ = 0;
 
-  std::uint64_t choose_at_ = 64;
+  std::uint64_t choose_at_ = 16;
   Level level_;      // the one in force
   Level candidate_;  // chosen once, in force when chosen again
   std::uint32_t emitter_signature_ = 0;

@@ -521,8 +521,63 @@ def crashed_rank(build, folder):
             job.stop()
 
 
+def has_steps(samples, enough):
+    return samples if sum(n for _, n in samples.get("ncclscope_step_seconds_count", [])) >= enough else None
+
+
+def signals(build, folder):
+    """Steps, dimensions, all-to-alls and communication time of jobs whose steps take a little over 0.3 s each."""
+    steps, ranks = 60, 8
+    # By layout: the dimension of each communicator by name.
+    layouts = {
+        "ddp": {"dp_group": "dp"},
+        "fsdp": {"fsdp_group": "dp"},
+        "megatron:tp=2,pp=2,dp=2": {"default_pg": "", "tp_group": "tp", "pp_group": "pp", "dp_group": "dp"},
+        "moe:ep=4": {"dp_group": "dp", "ep_group": "ep"},
+    }
+    for number, (layout, dimensions) in enumerate(layouts.items()):
+        own = folder / str(number)
+        own.mkdir()
+        with node_agents(build, own, 1) as agents:
+            # In virtual time, so that steps are as long as modelled however busy the machine is.
+            outcome = Job(build, 1, ranks, layout, steps, PLUGIN, [agents[0].socket], compute_ms=300, pace="fast").wait()
+            require(outcome["finished"], f"{layout}: the job did not finish: {outcome}")
+            wait_until("final books", lambda: [b.get("final") for b in agents[0].books()] == [True] * ranks)
+            # The rhythm must have been heard some times before steps are counted.
+            enough = ranks * (steps - 20)
+            samples = wait_until(f"{layout}: {enough} steps in a snapshot",
+                                 lambda: has_steps(agents[0].scrape(), enough))
+        found = {labels["comm_name"]: labels["dimension"] for labels, _ in samples["ncclscope_communicator_info"]}
+        require(found == dimensions, f"{layout}: dimensions {found}, expected {dimensions}")
+
+        count = value(samples, "ncclscope_step_seconds_count")
+        buckets = {labels["le"]: n for labels, n in samples["ncclscope_step_seconds_bucket"]}
+        within = buckets["0.5"] - buckets["0.2"]
+        mean = value(samples, "ncclscope_step_seconds_sum") / count
+        print(f"{layout}: {int(count)} of {ranks * steps} steps, {int(within)} of them in (0.2, 0.5] s, mean {mean:.3f} s")
+        require(count <= ranks * steps, f"{layout}: {count} steps")
+        require(within >= 0.95 * count, f"{layout}: only {within} of {count} steps in (0.2, 0.5] s: {buckets}")
+
+        busy = {labels["gpu"]: seconds for labels, seconds in samples["ncclscope_gpu_communication_seconds_total"]}
+        require(len(busy) == ranks and min(busy.values()) > 0, f"{layout}: communication time {busy}")
+        for labels, ratio in samples["ncclscope_step_communication_ratio"]:
+            require(0 < ratio < 1, f"{layout}: communication ratio {ratio} of {labels}")
+        operations = collections.Counter()
+        for labels, n in samples["ncclscope_collective_operations_total"]:
+            operations[labels["collective"]] += int(n)
+        for labels, n in samples.get("ncclscope_p2p_operations_total", []):
+            operations[labels["operation"]] += int(n)
+        print(f"{layout}: {dict(operations)}")
+        if layout.startswith("moe"):
+            require(operations["AlltoAll"] == 16 * steps * ranks, f"{operations}: 16 all-to-alls per step and rank")
+            require(operations["Send"] + operations["Recv"] == 0, f"{operations}: what is an all-to-all is nothing else")
+        else:
+            require(operations["AlltoAll"] == 0, f"{operations}: there is no all-to-all in {layout}")
+        require((operations["Send"] > 0) == layout.startswith("megatron"), f"{operations}: only pipelines send")
+
+
 SCENARIOS = {f.__name__: f for f in (exact, budget, absent_at_start, stopped_agent, killed_agent, restarted_agent, flood,
-                                   crashed_rank)}
+                                   crashed_rank, signals)}
 
 
 def main() -> int:
