@@ -15,9 +15,11 @@ constexpr std::size_t kMaxLevels = 32;
 constexpr std::size_t kMaxSteps = 4096;  // waiting in steps_
 constexpr std::uint32_t kMaxStepOperations = 1u << 20;
 constexpr std::uint64_t kUndecidedOperations = 512;
-constexpr std::uint64_t kRestFactor = 8;      // times the median step: a pause
-constexpr std::uint32_t kRestsInARow = 3;     // no pauses any more
-constexpr std::uint64_t kLostWindows = 1000;  // a level that has not come for so long is over
+constexpr std::uint64_t kRestFactor = 8;            // times the median step: a pause
+constexpr std::uint32_t kRestsInARow = 3;           // no pauses any more
+constexpr std::uint64_t kForgetInterval = 8192;     // operations between two times of forgetting
+constexpr std::uint64_t kForgottenAfter = 262'144;  // operations without one
+constexpr std::uint64_t kLostWindows = 1000;        // a level that has not come for so long is over
 
 constexpr std::uint64_t mix(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
@@ -155,8 +157,15 @@ StepPeriod::Anchor* StepPeriod::find(std::uint32_t signature, const StepOperatio
       ++signatures_[operation.communicator];
     }
     if ((used_ + 1) * 4 > anchors_.size() * 3) {
-      if (anchors_.size() >= kMaxAnchors) return nullptr;
-      grow();
+      if (anchors_.size() < kMaxAnchors) {
+        rebuild(anchors_.size() * 2, 0);
+      } else if (index_ < forget_at_) {
+        return nullptr;
+      } else {
+        // Communicators come and go: what has not come for long gives way.
+        forget_at_ = index_ + kForgetInterval;
+        rebuild(anchors_.size(), index_ > kForgottenAfter ? index_ - kForgottenAfter : 0);
+      }
       ++attempt;
       continue;
     }
@@ -172,12 +181,16 @@ StepPeriod::Anchor* StepPeriod::find(std::uint32_t signature, const StepOperatio
   }
 }
 
-void StepPeriod::grow() {
-  std::vector<Anchor> old(anchors_.size() * 2);
+void StepPeriod::rebuild(std::size_t size, std::uint64_t seen_since) {
+  std::vector<Anchor> old(size);
   old.swap(anchors_);
+  used_ = 0;
+  operations_ = 0;
   const std::size_t mask = anchors_.size() - 1;
   for (const Anchor& anchor : old) {
-    if (anchor.count == 0) continue;
+    if (anchor.count == 0 || anchor.last_index < seen_since) continue;
+    ++used_;
+    if (anchor.kind == AnchorKind::kOperation) ++operations_;
     std::size_t at = anchor.signature & mask;
     while (anchors_[at].count != 0) at = (at + 1) & mask;
     anchors_[at] = anchor;

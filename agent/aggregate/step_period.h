@@ -147,7 +147,8 @@ class StepPeriod {
   /// True if the gap before a call is one of the long ones of its kind.
   bool is_pause(std::uint64_t call_ns);
   Anchor* find(std::uint32_t signature, const StepOperation& operation, AnchorKind kind);
-  void grow();
+  /// Makes a table of `size` with the anchors that were seen since an operation.
+  void rebuild(std::size_t size, std::uint64_t seen_since);
   void touch(Anchor& anchor, const StepOperation& operation, std::uint64_t index,
              std::uint64_t sum);
   void end_step(const Anchor& anchor, const StepOperation& operation);
@@ -178,6 +179,7 @@ class StepPeriod {
   std::array<std::uint64_t, 32> gaps_{};  // between calls, the last ones
   std::uint32_t gap_count_ = 0;
 
+  std::uint64_t forget_at_ = 0;
   std::uint64_t choose_at_ = 16;
   Level level_;      // the one in force
   Level candidate_;  // chosen once, in force when chosen again

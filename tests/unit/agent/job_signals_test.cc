@@ -26,7 +26,7 @@ constexpr std::uint64_t kMillisecond = 1'000'000;
 class Feed {
  public:
   Feed(Rig& rig, std::uint64_t session, std::int64_t pid = 100)
-      : rig_(rig), wire_(rig.open(session, "7", pid)) {}
+      : wire_(rig.open(session, "7", pid)) {}
 
   void init(std::uint16_t id, std::int32_t rank, std::uint32_t nranks, std::string_view name = "",
             std::uint32_t nnodes = 1) {
@@ -66,7 +66,6 @@ class Feed {
   }
 
  private:
-  Rig& rig_;
   std::unique_ptr<testing::Wire> wire_;
   std::uint64_t index_ = 0;
 };

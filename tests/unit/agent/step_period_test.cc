@@ -97,6 +97,29 @@ TEST(StepPeriod, PutsOperationsInOrderOfCall) {
   EXPECT_GE(finder.step_count(), 60u);
 }
 
+TEST(StepPeriod, GoesOnThoughCommunicatorsComeAndGo) {
+  StepPeriod finder;
+  std::uint64_t now = 1;
+  // Each communicator lives for 200 steps and is followed by another.
+  for (std::uint16_t id = 0; id < 400; ++id) {
+    for (std::uint64_t step = 0; step < 200; ++step, now += 1'000'000) {
+      for (std::uint64_t i = 0; i < 8; ++i) {
+        finder.add(operation(Function::kAllReduce, 1'000'000 * (i + 1), now + i, id));
+      }
+    }
+    finder.clear_steps();
+  }
+  const std::uint64_t before = finder.step_count();
+  for (std::uint64_t step = 0; step < 20'000; ++step, now += 1'000'000) {
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      finder.add(operation(Function::kAllReduce, 1'000'000 * (i + 1), now + i, 999));
+    }
+    finder.clear_steps();
+  }
+  EXPECT_EQ(finder.period(), 8u);
+  EXPECT_GT(finder.step_count(), before + 10'000);
+}
+
 TEST(StepPeriod, FindsNoStepsInNoise) {
   StepPeriod finder;
   std::mt19937_64 random(1);
