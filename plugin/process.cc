@@ -100,8 +100,8 @@ void apply_mask(Process& p) noexcept {
     // reports that never come would look like a hang.
     p.mask.store(mask & p.mask.load(kRelaxed), kRelease);
     if (target != nullptr) __atomic_store_n(target, static_cast<int>(mask), __ATOMIC_RELEASE);
-    p.mask.store(mask, kRelease);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // An exchange, not a store: what is read next must not be older than what others see of us.
+    p.mask.exchange(mask, std::memory_order_seq_cst);
     if (wanted_mask(p) == mask && p.mask.load(kRelaxed) == mask &&
         (target == nullptr || __atomic_load_n(target, __ATOMIC_RELAXED) == static_cast<int>(mask)))
       return;

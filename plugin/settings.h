@@ -19,7 +19,7 @@ struct Settings {
   bool mask_set = false;                           // NCCLSCOPE_MASK, decimal or 0x...
   std::uint32_t mask = 0;
   std::uint32_t network_sample = 64;  // NCCLSCOPE_NETWORK_SAMPLE: one block in so many; 0 = never
-  std::uint32_t cost_sample = 64;     // NCCLSCOPE_COST_SAMPLE: one block in so many; 0 = never
+  std::uint32_t cost_sample = 256;    // NCCLSCOPE_COST_SAMPLE: one block in so many; 0 = never
   double overhead_budget = 0.001;     // NCCLSCOPE_OVERHEAD_BUDGET: share of wall time
   std::uint32_t calm_ms = 10'000;     // NCCLSCOPE_CALM_MS: before a step of detail is given back
   std::uint32_t interval_ms = 100;    // NCCLSCOPE_SENDER_INTERVAL_MS

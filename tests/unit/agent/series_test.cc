@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -161,13 +163,14 @@ class Folding : public ::testing::TestWithParam<std::uint32_t> {};
 TEST_P(Folding, KeepsSumsRightAndCountersGoingUpAndLeavesOtherJobsAlone) {
   const std::uint32_t seed = GetParam();
   const bool plans = seed % 2 == 0;
+  std::array<std::optional<Rig>, 3> rigs;  // outlive the connections of the jobs
   RandomJob load(seed, "load", 1000, plans);
   RandomJob neighbour(seed + 1, "neighbour", 2000, true);
   // From hardly ever folded to folded at once.
   const std::uint64_t limit = kLeastSeriesOfAJob + load.below(std::uint64_t{50} << seed % 9);
-  Rig limited(with_limits(limit, kUnlimited, kUnlimited));
-  Rig free(with_limits(kUnlimited, kUnlimited, kUnlimited));
-  Rig neighbour_alone(with_limits(limit, kUnlimited, kUnlimited));
+  Rig& limited = rigs[0].emplace(with_limits(limit, kUnlimited, kUnlimited));
+  Rig& free = rigs[1].emplace(with_limits(kUnlimited, kUnlimited, kUnlimited));
+  Rig& neighbour_alone = rigs[2].emplace(with_limits(limit, kUnlimited, kUnlimited));
   load.attach(limited);
   load.attach(free);
   neighbour.attach(limited);

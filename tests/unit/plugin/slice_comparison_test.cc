@@ -81,7 +81,7 @@ TEST(SliceComparison, PausesTellNothing) {
   std::uint64_t now = 1'000;
   for (std::uint32_t b = 0; b < 30; ++b) {
     c.add(1, b, now, b % 10 != 5);
-    now += b % 10 == 5 ? 60'000'000'000 : 1'000'000;
+    now += b % 10 == 5 ? 60'000'000'000u : 1'000'000u;
   }
   EXPECT_EQ(c.count(), 0u);
   EXPECT_EQ(c.ratio(), 0.0);
