@@ -11,7 +11,9 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -138,7 +140,13 @@ void SessionToSums(benchmark::State& state) {
 BENCHMARK(SessionToSums);
 
 void SocketToSums(benchmark::State& state) {
-  const std::string path = concat("/tmp/ncclscope-bench-", ::getpid(), ".sock");
+  std::string directory = std::filesystem::temp_directory_path() / "ncclscope-bench-XXXXXX";
+  if (::mkdtemp(directory.data()) == nullptr) return state.SkipWithError("no temporary directory");
+  const struct Cleanup {
+    const std::string& directory;
+    ~Cleanup() { std::filesystem::remove_all(directory); }
+  } cleanup{directory};
+  const std::string path = directory + "/agent.sock";
   Core core;
   auto reactor = Reactor::create();
   if (!reactor.ok()) return state.SkipWithError("no reactor");
