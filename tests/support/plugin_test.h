@@ -22,6 +22,12 @@ inline int ncclscope_test_nccl_version = 22809;
 
 namespace ncclscope::tests {
 
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+
 class PluginTest : public ::testing::Test {
  protected:
   PluginTest() {

@@ -439,11 +439,12 @@ def killed_agent(build, folder):
 
 def restarted_agent(build, folder):
     """A clean restart in the middle (as a package update does): nothing is lost, and nothing counts twice."""
-    expected, _ = truth(build, folder, 2, "fsdp", 60)
+    expected, _ = truth(build, folder, 2, "fsdp", 80)
     with node_agents(build, folder, 1) as agents:
         agent = agents[0]
-        job = Job(build, 1, 2, "fsdp", 60, PLUGIN, [agent.socket], compute_ms=50)
+        job = Job(build, 1, 2, "fsdp", 80, PLUGIN, [agent.socket], compute_ms=50)
         wait_until("operations at the agent", lambda: sum_of(agent.scrape(), "ncclscope_collective_operations_total") > 0)
+        time.sleep(1)  # acknowledgements come at least once a second
         agent.terminate()
         require(job.process.poll() is None, "the job ended while the agent was away: give it more steps")
         agent.start()

@@ -186,12 +186,6 @@ TEST_F(Survives, ReloadsOfTheLibrary) {
   EXPECT_TRUE(StubAgent::wait_for([&] { return agent().finalized().size() == 3; }));
 }
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kThreadSanitizer = true;  // it forbids new threads after a fork
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
-
 TEST_F(Survives, AForkInTheMiddle) {
   if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer forbids new threads after a fork";
   start_agent();
