@@ -142,6 +142,24 @@ TEST_F(Fairness, AFloodingConnectionDelaysOthersByOneTurnAtMost) {
   EXPECT_EQ(indexes_[kFlooder], ingest_.find(kFlooder)->highest_index) << "nothing is lost";
 }
 
+TEST_F(Fairness, WhatAProcessSentBeforeItEndedIsReadToTheEnd) {
+  start();
+  join(kPolite, 1);
+  for (std::uint64_t round = 0; round < 8; ++round) {
+    join(kFlooder + round, 2);
+    queue(kFlooder + round, 100);
+    turn(1 + static_cast<int>(round % 4));
+    plugins_.erase(kFlooder + round);  // gone, with most of what it sent unread
+    clock_.advance_ns(Ingest::kAckPeriodNs);
+    ingest_.tick();  // nobody takes the acknowledgement
+    turn(20);
+    EXPECT_EQ(ingest_.find(kFlooder + round)->highest_index, 100u);
+  }
+  queue(kPolite, 1);
+  turn(2);
+  EXPECT_EQ(ingest_.find(kPolite)->highest_index, 1u);
+}
+
 TEST_F(Fairness, ConnectionsOfOnePrincipalShareItsTurn) {
   start();
   join(kFlooder, 1);
