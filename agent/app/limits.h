@@ -27,13 +27,8 @@ class MemoryGuard {
  public:
   /// @param limit_bytes 0 = no limit
   bool update(std::uint64_t resident, std::uint64_t limit_bytes) {
-    if (limit_bytes == 0) {
-      full_ = false;
-    } else if (resident > limit_bytes) {
-      full_ = true;
-    } else if (resident < limit_bytes - limit_bytes / 10) {
-      full_ = false;
-    }
+    const std::uint64_t until = full_ ? limit_bytes - limit_bytes / 10 : limit_bytes;
+    full_ = limit_bytes != 0 && (full_ ? resident >= until : resident > until);
     return full_;
   }
   [[nodiscard]] bool full() const { return full_; }

@@ -15,14 +15,12 @@
 #include "agent/identity/cgroup_text.h"
 #include "agent/identity/proc_text.h"
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
-
 namespace ncclscope::agent {
 namespace {
 
 constexpr std::int64_t kOverflowUid = 65534;
+/// SO_PEERPIDFD, which the headers of 2023 do not have.
+constexpr int kPeerPidfdOption = 77;
 
 /// A pidfd is readable once its process has ended.
 bool process_lives(int pidfd) {
@@ -72,7 +70,7 @@ Result<PeerIdentity> PeerProver::identify(int socket, std::uint64_t queue_empty_
   if (options_.use_pidfd) {
     int fd = -1;
     size = sizeof fd;
-    if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) {
+    if (::getsockopt(socket, SOL_SOCKET, kPeerPidfdOption, &fd, &size) == 0) {
       pidfd.reset(fd);
       peer.alive = [fd] { return process_lives(fd); };
     } else if (errno != ENOPROTOOPT) {
