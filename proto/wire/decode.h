@@ -39,7 +39,7 @@ enum class DecodeError : std::uint8_t {
 
 /// The length with which a type of record was first published: no writer's are shorter.
 template <typename Record>
-inline constexpr std::size_t kFirstBytes = sizeof(Record);
+inline constexpr std::size_t kFirstBytes = sizeof(Record);  // NOLINT(bugprone-dynamic-*): constant
 template <>
 inline constexpr std::size_t kFirstBytes<Books> = kBooksFirstBytes;
 
