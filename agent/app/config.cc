@@ -120,6 +120,13 @@ Status set_number(Config& config, const ConfigKey& key, std::uint64_t value,
 Status set_text(Config& config, const ConfigKey& key, const std::string& text,
                 const std::string& origin) {
   if (const auto* member = std::get_if<std::string Config::*>(&key.member)) {
+    const bool plain = std::none_of(text.begin(), text.end(), [](char c) {
+      return static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+    });
+    if (!plain) {
+      return Status::invalid(
+          concat(origin, ": ", key.name, " must not hold line ends or other control characters"));
+    }
     config.** member = text;
     return {};
   }
