@@ -106,7 +106,6 @@ Simulation::Simulation(SimulationConfig config) : impl_(std::make_unique<Impl>()
 
 Simulation::~Simulation() {
   if (impl_->world != nullptr && !impl_->reap()) stop();
-  if (impl_->world != nullptr) impl_->world->unlink();
 }
 
 Environment Simulation::Impl::environment_of(int rank, int node, const std::string& text) const {
@@ -156,11 +155,8 @@ std::string Simulation::start() {
                                  "; set NCCLSCOPE_SIM_RANK to its path"
                            : program + " cannot be executed: " + std::strerror(errno);
   }
-  static std::atomic<int> counter{0};
-  const std::string name =
-      "/ncclscope-sim-" + std::to_string(::getpid()) + "-" + std::to_string(++counter);
   try {
-    impl_->world = World::create(config.pace, name);
+    impl_->world = World::create(config.pace);
   } catch (const std::exception& e) {
     return std::string("shared memory of the simulation: ") + e.what();
   }
@@ -175,7 +171,8 @@ std::string Simulation::start() {
   std::vector<RankOrders> orders(static_cast<std::size_t>(n));
   for (int rank = 0; rank < n; ++rank) {
     // All slots exist before the first rank runs: virtual time cannot leave anybody behind.
-    orders[static_cast<std::size_t>(rank)] = {name, rank, world.reserve_actor(rank), end, hard_end};
+    orders[static_cast<std::size_t>(rank)] = {world.path(), rank, world.reserve_actor(rank), end,
+                                              hard_end};
   }
   for (int rank = 0; rank < n; ++rank) {
     const int node = rank / config.gpus_per_node;
@@ -206,9 +203,6 @@ std::string Simulation::start() {
 }
 
 bool Simulation::Impl::reap() {
-  // A first step means that all ranks have met, so all have the memory open: a killed parent leaves
-  // nothing behind from here on.
-  if (world->steps_begun() > 0) world->unlink();
   bool all = true;
   for (RankResult& rank : ranks) {
     if (rank.exited) continue;

@@ -125,31 +125,24 @@ namespace {
 thread_local int tls_actor = -1;
 }
 
-World::World(void* memory, std::size_t bytes, std::string name)
-    : layout_(static_cast<WorldLayout*>(memory)), bytes_(bytes), name_(std::move(name)) {
+World::World(void* memory, std::size_t bytes, int fd)
+    : layout_(static_cast<WorldLayout*>(memory)), bytes_(bytes), fd_(fd) {
   if (pace() == Pace::kAsFastAsPossible)
     set_virtual_time_source(&layout_->virtual_now, epoch_offset());
 }
 
-std::shared_ptr<World> World::create(Pace pace, const std::string& name, std::size_t arena_bytes) {
+std::shared_ptr<World> World::create(Pace pace, std::size_t arena_bytes) {
   const std::size_t bytes = sizeof(WorldLayout) + arena_bytes;
+  const int fd = ::memfd_create("ncclscope-simulation", MFD_CLOEXEC);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
   void* memory = MAP_FAILED;
-  if (name.empty()) {
-    memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  } else {
-    const int fd = ::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) throw std::system_error(errno, std::generic_category(), "shm_open " + name);
-    if (::ftruncate(fd, static_cast<off_t>(bytes)) == 0) {
-      memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    }
-    const int saved = errno;
-    ::close(fd);
-    if (memory == MAP_FAILED) ::shm_unlink(name.c_str());
-    errno = saved;
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) == 0) {
+    memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   }
   if (memory == MAP_FAILED) {
-    throw std::system_error(errno, std::generic_category(), "memory of the simulation");
+    const int saved = errno;
+    ::close(fd);
+    throw std::system_error(saved, std::generic_category(), "memory of the simulation");
   }
   auto* layout = static_cast<WorldLayout*>(memory);  // fresh pages are zero, as all members need
   layout->bytes = bytes;
@@ -164,12 +157,12 @@ std::shared_ptr<World> World::create(Pace pace, const std::string& name, std::si
   ::pthread_mutexattr_destroy(&attr);
   layout->next_word.store(1);
   layout->magic.store(kMagic);
-  return std::shared_ptr<World>(new World(memory, bytes, name));
+  return std::shared_ptr<World>(new World(memory, bytes, fd));
 }
 
-std::shared_ptr<World> World::open(const std::string& name) {
-  const int fd = ::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "shm_open " + name);
+std::shared_ptr<World> World::open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "open " + path);
   struct stat st {};
   void* memory = MAP_FAILED;
   std::size_t bytes = 0;
@@ -179,23 +172,24 @@ std::shared_ptr<World> World::open(const std::string& name) {
   }
   const int saved = errno;
   ::close(fd);
-  if (memory == MAP_FAILED) throw std::system_error(saved, std::generic_category(), "mmap " + name);
+  if (memory == MAP_FAILED) throw std::system_error(saved, std::generic_category(), "mmap " + path);
   auto* layout = static_cast<WorldLayout*>(memory);
   if (bytes < sizeof(WorldLayout) || layout->magic.load() != kMagic || layout->bytes != bytes) {
     ::munmap(memory, bytes);
     throw std::system_error(EINVAL, std::generic_category(),
-                            name + " is not the memory of a simulation of this version");
+                            path + " is not the memory of a simulation of this version");
   }
-  return std::shared_ptr<World>(new World(memory, bytes, name));
+  return std::shared_ptr<World>(new World(memory, bytes, -1));
 }
 
 World::~World() {
   if (pace() == Pace::kAsFastAsPossible) set_virtual_time_source(nullptr, 0);
   ::munmap(layout_, bytes_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
-void World::unlink() {
-  if (!name_.empty()) ::shm_unlink(name_.c_str());
+std::string World::path() const {
+  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd_);
 }
 
 Pace World::pace() const {

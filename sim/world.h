@@ -29,17 +29,17 @@ struct PairBoard;
 /// actor runs, virtual time stands still; when all wait, it jumps to the earliest wake-up.
 class World {
  public:
-  /// `arena_bytes`: room for communicators' meeting places (sparse). `name` empty: anonymous
-  /// memory.
-  static std::shared_ptr<World> create(Pace pace, const std::string& name = "",
-                                       std::size_t arena_bytes = std::size_t{64} << 20);
-  static std::shared_ptr<World> open(const std::string& name);
+  /// `arena_bytes`: room for communicators' meeting places (sparse). The memory has no name in the
+  /// file system: it goes with the last process that maps it, however that process ended.
+  static std::shared_ptr<World> create(Pace pace, std::size_t arena_bytes = std::size_t{64} << 20);
+  /// `path`: what path() said in the process that created the world and still holds it.
+  static std::shared_ptr<World> open(const std::string& path);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// Removes the name from the file system; open mappings stay.
-  void unlink();
+  /// Where another process of the same user opens this memory; only of a created world.
+  std::string path() const;
   Pace pace() const;
 
   std::int64_t now() const;
@@ -87,7 +87,7 @@ class World {
   std::atomic<std::uint64_t>& completed_operations();
 
  private:
-  World(void* memory, std::size_t bytes, std::string name);
+  World(void* memory, std::size_t bytes, int fd);
   void* allocate(std::size_t bytes);
   void advance_locked();
   void lock() const;
@@ -95,7 +95,7 @@ class World {
 
   WorldLayout* layout_;
   std::size_t bytes_;
-  std::string name_;
+  int fd_;  // of the memory where it was created, else -1
 };
 
 /// A thread that is an actor of the world's time. join() is a wait in that time.

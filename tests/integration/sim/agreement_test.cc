@@ -81,10 +81,7 @@ struct TemporaryDirectory {
 /// Runs all processes of the program; the traces end up in `directory`. Error text or empty.
 std::string emulate(const Folder& folder, const TraceView& recorded, const std::string& directory,
                     Pace pace, const char* group_order = "latest") {
-  static int counter = 0;
-  const std::string name =
-      "/ncclscope-agree-" + std::to_string(::getpid()) + "-" + std::to_string(++counter);
-  std::shared_ptr<World> world = World::create(pace, name);
+  std::shared_ptr<World> world = World::create(pace);
   const int processes = program_processes(folder.program);
   std::vector<int> actors;
   for (int p = 0; p < processes; ++p) actors.push_back(world->reserve_actor(p));
@@ -111,7 +108,7 @@ std::string emulate(const Folder& folder, const TraceView& recorded, const std::
                                           "--release",
                                           folder.release,
                                           "--world",
-                                          name,
+                                          world->path(),
                                           "--actor",
                                           std::to_string(actors[static_cast<std::size_t>(p)])};
     std::vector<char*> argv;
@@ -144,7 +141,6 @@ std::string emulate(const Folder& folder, const TraceView& recorded, const std::
       error = "process " + std::to_string(p) + " ended with status " + std::to_string(status);
     }
   }
-  world->unlink();
   return error;
 }
 

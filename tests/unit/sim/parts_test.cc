@@ -98,7 +98,17 @@ TEST(Meeting, GivesUpWhenToldTo) {
 }
 
 TEST(World, RefusesMemoryThatIsNotASimulations) {
-  EXPECT_THROW(World::open("/ncclscope-there-is-none"), std::system_error);
+  EXPECT_THROW(World::open("/proc/self/fd/none"), std::system_error);
+  EXPECT_THROW(World::open("/proc/self/exe"), std::system_error);
+}
+
+TEST(World, IsSeenByWhoOpensItsPath) {
+  auto world = World::create(Pace::kRealTime);
+  auto other = World::open(world->path());
+  const std::uint32_t word = world->new_word();
+  const std::uint32_t before = other->version(word);
+  world->notify(word);
+  EXPECT_NE(other->version(word), before);
 }
 
 TEST(Steps, EndTogetherOnceTimeIsUp) {
