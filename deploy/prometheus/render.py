@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes recording.yml and alerts.yml from recording.yml.in and alerts.yml.in: "@name@" becomes the parameter's value.
+Without --out it also writes verdict/thresholds.h, the same values for C++.
 
   render.py [--out DIR] [--set NAME=VALUE]...   default: the shipped files, into this folder
   render.py --check                             1 if the shipped files are not what the templates give
@@ -10,37 +11,23 @@ Windows, thresholds and the place of the runbooks are parameters, so that a site
 source; names of recorded series carry the window (…:rate5m), so files of different windows can live side by side.
 """
 import argparse
+import json
 import pathlib
 import re
 import sys
+import textwrap
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 FILES = ("recording.yml", "alerts.yml")
-DURATION = re.compile(r"(\d+)(s|m|h|d)")
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+HEADER = FOLDER.parents[1] / "verdict" / "thresholds.h"
+DURATION = re.compile(r"(\d+)(s|m|h|d|w)")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 # name: (default, what it is)
-PARAMETERS = {
-    "window": ("5m", "window of rates and verdicts; at least 5 steps of training, and 4 scrapes"),
-    "window_interval": ("1m", "how often verdicts and bandwidths are evaluated"),
-    "baseline_interval": ("5m", "how often baselines are evaluated"),
-    "baseline_range": ("6h", "how far back the same job is looked at"),
-    "baseline_samples": ("30", "evaluations a baseline must rest on; more than fit into three windows, or a fault would be one"),
-    "fleet_range": ("1w", "how far back other jobs are looked at"),
-    "fleet_step": ("1h", "distance of the looks at other jobs"),
-    "fleet_jobs": ("3", "jobs a baseline of the fleet must rest on"),
-    "hang_seconds": ("60", "a wait is a hang from here on, or from 3 times the job's longest wait that ended by itself"),
-    "stalled_seconds": ("30", "from here on a wait is looked into, and told as information"),
-    "lost_offset": ("5m", "how far back a rank of a stalled communicator is looked for that reports no more"),
-    "outside_for": ("10m", "nobody calls NCCL for so long"),
-    "operations_tolerance": ("0.01", "largest relative difference of the ranks' operation counts"),
-    "coverage": ("0.99", "least share of recorded operations for a verdict"),
-    "late_seconds": ("0.01", "least seconds of others' time a late GPU takes, per second"),
-    "bandwidth_share": ("0.9", "transfer bandwidth below this share of its baseline is told"),
-    "step_share": ("1.05", "step time above this multiple of its baseline is told"),
-    "overhead_ratio": ("0.001", "budget of the plugin's own time"),
-    "runbooks": ("docs/runbooks", "where the runbooks are; a URL makes them links"),
-}
+# Windows and thresholds, of the rules and of verdict/, which evaluates the same formulas: name: (default, what it is).
+THRESHOLDS = json.loads((FOLDER / "thresholds.json").read_text())
+PARAMETERS = {name: (str(entry["value"]), entry["what"]) for name, entry in THRESHOLDS.items()}
+PARAMETERS["runbooks"] = ("docs/runbooks", "where the runbooks are; a URL makes them links")
 
 
 def lookup(expression, *labels, then=". | first | value | toTime"):
@@ -71,7 +58,7 @@ TEXTS = {
         then='range . }}({{ .Labels.collective }} of communicator {{ .Labels.comm }}, {{ .Labels.comm_name }}, '
              'in which it is rank {{ .Labels.rank }}){{ end'),
     "queue_is_short": 'printf "gpu:ncclscope_rank_queue_seconds:rate@window@' + GPU_SELECTOR +
-                      ' < 0.1 * gpu:ncclscope_caused_seconds:rate@window@" '
+                      ' < @queue_share@ * gpu:ncclscope_caused_seconds:rate@window@" '
                       "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
     # An agent sums only what it knows: exactly 0 means that it knows of no operation.
     "queue_is_unknown": 'printf "gpu:ncclscope_rank_queue_seconds:rate@window@' + GPU_SELECTOR + ' == 0" '
@@ -87,7 +74,7 @@ TEXTS = {
 def seconds(duration):
     match = DURATION.fullmatch(duration)
     if match is None:
-        raise SystemExit(f"render.py: duration {duration!r}: wanted a whole number with s, m, h or d, such as 5m")
+        raise SystemExit(f"render.py: duration {duration!r}: wanted a whole number with s, m, h, d or w, such as 5m")
     return int(match[1]) * SECONDS[match[2]]
 
 
@@ -102,7 +89,8 @@ def values(settings):
     result["two_windows"] = f"{2 * window}s" if window % 60 else f"{2 * window // 60}m"
     result["three_windows"] = f"{3 * window}s" if window % 60 else f"{3 * window // 60}m"
     result["two_windows_seconds"] = str(2 * window)
-    result.update({name: text.replace("@window@", result["window"]) for name, text in TEXTS.items()})
+    result.update({name: text.replace("@window@", result["window"]).replace("@queue_share@", result["queue_share"])
+                   for name, text in TEXTS.items()})
     return result
 
 
@@ -127,6 +115,22 @@ def render(name, parameters):
         r"@([a-z_]+)@", put, re.sub(r"@since\(([^)]*)\)@", since, body))
 
 
+def header():
+    """The shipped values for C++."""
+    lines = []
+    for name, entry in THRESHOLDS.items():
+        value = entry["value"]
+        unit = "" if not isinstance(value, str) or name.endswith("_seconds") else "_seconds"
+        constant = "k" + "".join(part.capitalize() for part in (name + unit).split("_"))
+        lines += [f"/// {part}" for part in textwrap.wrap(entry["what"], 96)]
+        lines.append(f"inline constexpr double {constant} = {seconds(value) if isinstance(value, str) else value};")
+    return ("// SPDX-License-Identifier: Apache-2.0\n//\n"
+            "// Written by deploy/prometheus/render.py from thresholds.json: change that, not this. Windows and\n"
+            "// thresholds of verdicts, the same as those of the recording rules and alerts.\n"
+            "#pragma once\n\nnamespace ncclscope::verdict::thresholds {\n\n" + "\n".join(lines) +
+            "\n\n}  // namespace ncclscope::verdict::thresholds\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=FOLDER)
@@ -140,13 +144,14 @@ def main() -> int:
         return 0
     parameters = values(options.set)
     drifted = []
-    for name in FILES:
-        text = render(name, parameters)
-        path = options.out / name
+    files = {options.out / name: render(name, parameters) for name in FILES}
+    if options.out == FOLDER and not options.set:
+        files[HEADER] = header()
+    for path, text in files.items():
         if not options.check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            drifted.append(name)
+            drifted.append(path.name)
     if drifted:
         print(f"not what the templates give: {', '.join(drifted)}; run deploy/prometheus/render.py")
     return 1 if drifted else 0

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Written by deploy/prometheus/render.py from thresholds.json: change that, not this. Windows and
+// thresholds of verdicts, the same as those of the recording rules and alerts.
+#pragma once
+
+namespace ncclscope::verdict::thresholds {
+
+/// window of rates and verdicts; at least 5 steps of training, and 4 scrapes
+inline constexpr double kWindowSeconds = 300;
+/// how often verdicts and bandwidths are evaluated
+inline constexpr double kWindowIntervalSeconds = 60;
+/// how often baselines are evaluated
+inline constexpr double kBaselineIntervalSeconds = 300;
+/// how far back the same job is looked at
+inline constexpr double kBaselineRangeSeconds = 21600;
+/// evaluations a baseline must rest on; more than fit into three windows, or a fault would be one
+inline constexpr double kBaselineSamples = 30;
+/// how far back other jobs are looked at
+inline constexpr double kFleetRangeSeconds = 604800;
+/// distance of the looks at other jobs
+inline constexpr double kFleetStepSeconds = 3600;
+/// jobs a baseline of the fleet must rest on
+inline constexpr double kFleetJobs = 3;
+/// a wait is a hang from here on
+inline constexpr double kHangSeconds = 60;
+/// a wait is a hang from this multiple of the job's longest wait that ended by itself, if that is
+/// longer than hang_seconds
+inline constexpr double kHangMultiple = 3;
+/// from here on a wait is looked into, and told as information
+inline constexpr double kStalledSeconds = 30;
+/// how far back a rank of a stalled communicator is looked for that reports no more
+inline constexpr double kLostOffsetSeconds = 300;
+/// nobody calls NCCL for so long
+inline constexpr double kOutsideForSeconds = 600;
+/// largest relative difference of the ranks' operation counts
+inline constexpr double kOperationsTolerance = 0.01;
+/// least share of recorded operations for a verdict
+inline constexpr double kCoverage = 0.99;
+/// least seconds of others' time a late GPU takes, per second
+inline constexpr double kLateSeconds = 0.01;
+/// a late GPU takes at least this multiple of the median absolute deviation over the job's GPUs
+inline constexpr double kLateDeviations = 3;
+/// a late GPU makes others wait at least this many times as long as it waits itself
+inline constexpr double kCausedPerWait = 5;
+/// below this multiple of what a GPU always caused, its lateness is imbalance
+inline constexpr double kImbalanceShare = 1.5;
+/// late on the host: queue time below this share of what a GPU causes
+inline constexpr double kQueueShare = 0.1;
+/// transfer bandwidth below this share of its baseline is told
+inline constexpr double kBandwidthShare = 0.9;
+/// least share of a communicator's time that one size and algorithm must make up to be held against
+/// a baseline
+inline constexpr double kDominantShare = 0.9;
+/// largest relative difference of bytes per operation from those of a baseline
+inline constexpr double kBytesTolerance = 0.1;
+/// seconds per byte above this multiple of the median of the job's GPUs are a slow link
+inline constexpr double kNetworkOutlier = 1.5;
+/// GPUs whose network phases must be known for that
+inline constexpr double kNetworkGpus = 4;
+/// step time above this multiple of its baseline is told
+inline constexpr double kStepShare = 1.05;
+/// steps of at most this multiple of their baseline: a late GPU does no harm
+inline constexpr double kUnharmedShare = 1.02;
+/// budget of the plugin's own time
+inline constexpr double kOverheadRatio = 0.001;
+
+}  // namespace ncclscope::verdict::thresholds
