@@ -9,29 +9,22 @@ Alertmanager with the shipped routes and inhibitions delivers to a webhook of th
 templates with shorter windows and thresholds (WINDOWS below); the shipped files are held to the same templates elsewhere.
 Each scenario says which alerts must arrive, naming whom, and that no other warning or critical one fired at any time.
 """
-import argparse
 import contextlib
 import http.server
 import json
-import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import urllib.parse
-import urllib.request
 
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tests" / "e2e" / "pipeline"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-import pipeline  # noqa: E402
-from pipeline import Failure, Job, require, wait_until  # noqa: E402
+from support import (CLUSTER, JOB, PLUGIN, ROOT, Failure, Job, Processes, free_ports, http_get, node_agents,  # noqa: E402
+                     require, run_scenarios, wait_until)
 
 RULES = ROOT / "deploy" / "prometheus"
 # Three windows must fit into a test. The plugin reports every 100 ms, so ranks' counts over 10 s differ by some percent;
@@ -41,19 +34,6 @@ WINDOWS = {"window": "10s", "window_interval": "1s", "baseline_interval": "2s", 
            "late_seconds": "0.1"}
 NODES, GPUS = 2, 2
 LIMIT_S = 50
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def get(url, **parameters):
-    if parameters:
-        url += "?" + urllib.parse.urlencode(parameters)
-    with urllib.request.urlopen(url, timeout=10) as response:
-        return json.load(response)
 
 
 class Webhook:
@@ -86,9 +66,8 @@ class Monitoring:
 
     def __init__(self, folder, agents, webhook):
         self.folder, self.webhook = folder, webhook
-        self.processes = []
-        self.prometheus = f"http://127.0.0.1:{free_port()}"
-        self.alertmanager = f"http://127.0.0.1:{free_port()}"
+        self.processes = Processes(folder)
+        self.prometheus, self.alertmanager = (f"http://127.0.0.1:{port}" for port in free_ports(2))
         settings = [part for name, value in WINDOWS.items() for part in ("--set", f"{name}={value}")]
         subprocess.run([sys.executable, "-B", RULES / "render.py", "--out", folder, *settings], check=True, timeout=30)
         configuration = yaml.safe_load((RULES / "alertmanager.yml").read_text())
@@ -104,49 +83,38 @@ class Monitoring:
             "scrape_configs": [{"job_name": "ncclscope", "static_configs": [{"targets": [a.address for a in agents]}]}]}))
 
     def start(self):
-        self.spawn("alertmanager", [shutil.which("prometheus-alertmanager") or "alertmanager",
-                                    f"--config.file={self.folder}/alertmanager.yml", f"--storage.path={self.folder}/am",
-                                    f"--web.listen-address={self.alertmanager.removeprefix('http://')}",
-                                    "--cluster.listen-address="])
-        self.spawn("prometheus", ["prometheus", f"--config.file={self.folder}/prometheus.yml",
-                                  f"--storage.tsdb.path={self.folder}/tsdb",
-                                  f"--web.listen-address={self.prometheus.removeprefix('http://')}"])
+        self.processes.start("alertmanager", [
+            shutil.which("prometheus-alertmanager") or "alertmanager", f"--config.file={self.folder}/alertmanager.yml",
+            f"--storage.path={self.folder}/am", f"--web.listen-address={self.alertmanager.removeprefix('http://')}",
+            "--cluster.listen-address="])
+        self.processes.start("prometheus", [
+            "prometheus", f"--config.file={self.folder}/prometheus.yml", f"--storage.tsdb.path={self.folder}/tsdb",
+            f"--web.listen-address={self.prometheus.removeprefix('http://')}"])
         for name, address in (("prometheus", self.prometheus), ("alertmanager", self.alertmanager)):
             wait_until(f"{name} ready", lambda address=address: self.answers(f"{address}/-/ready"))
 
-    def spawn(self, name, command):
-        with open(self.folder / f"{name}.log", "wb") as log:
-            self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
-
     def answers(self, url):
-        require(all(p.poll() is None for p in self.processes), "prometheus or alertmanager ended")
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as response:
-            return response.status == 200
-        return False
+        self.processes.check()
+        with contextlib.suppress(OSError):
+            return http_get(url)
+        return None
 
-    def stop(self):
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    def get(self, url, **parameters):
+        return json.loads(http_get(url, **parameters)[1])
 
     def query(self, expression):
-        return get(f"{self.prometheus}/api/v1/query", query=expression)["data"]["result"]
+        return self.get(f"{self.prometheus}/api/v1/query", query=expression)["data"]["result"]
 
     def fired(self):
         """Labels of every alert that fired at any time so far."""
         return [r["metric"] for r in self.query('max_over_time(ALERTS{alertstate="firing"}[5m])')]
 
     def failed_rules(self):
-        groups = get(f"{self.prometheus}/api/v1/rules")["data"]["groups"]
+        groups = self.get(f"{self.prometheus}/api/v1/rules")["data"]["groups"]
         return [f"{r['name']}: {r['lastError']}" for g in groups for r in g["rules"] if r.get("lastError")]
 
     def alerts(self):
-        return get(f"{self.alertmanager}/api/v2/alerts")
+        return self.get(f"{self.alertmanager}/api/v2/alerts")
 
 
 def text_of(labels):
@@ -156,7 +124,7 @@ def text_of(labels):
 def expect(monitoring, alert, severity="warning", told=(), alone=True, also=(), **labels):
     """Waits for one notification with these labels; `told` must be in its description. `also`: other alerts that may fire."""
     path = "/page" if severity == "critical" else "/ticket"
-    wanted = {"alertname": alert, "severity": severity, "job_id": pipeline.JOB, "cluster": pipeline.CLUSTER} | {
+    wanted = {"alertname": alert, "severity": severity, "job_id": JOB, "cluster": CLUSTER} | {
         k: str(v) for k, v in labels.items()}
 
     def delivered():
@@ -194,14 +162,14 @@ def cluster(build, folder, layout="ddp", fault=None, compute_ms=100, **options):
     """Agents, monitoring and a running job, whose fault begins at a step that is told with it."""
     webhook = Webhook()
     try:
-        with pipeline.node_agents(build, folder, NODES) as agents:
+        with node_agents(build, folder, NODES) as agents:
             monitoring = Monitoring(folder, agents, webhook)
             job = None
             try:
                 monitoring.start()
                 if fault:
                     options["fault"] = fault
-                job = Job(build, NODES, GPUS, layout, 100000, pipeline.PLUGIN, [a.socket for a in agents],
+                job = Job(build, NODES, GPUS, layout, 100000, PLUGIN, [a.socket for a in agents],
                           compute_ms=compute_ms, hang_seconds=120,
                           # On busy cores the plugin's governor would time only slices of operations, each rank its own.
                           env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5"], **options)
@@ -216,7 +184,7 @@ def cluster(build, folder, layout="ddp", fault=None, compute_ms=100, **options):
             finally:
                 if job is not None:
                     job.stop()
-                monitoring.stop()
+                monitoring.processes.stop()
     finally:
         webhook.close()
 
@@ -307,29 +275,7 @@ def checkpoint(build, folder):
             "job:ncclscope_communicator_inflight_seconds:longest_ended >= 4"))
 
 
-SCENARIOS = {f.__name__: f for f in (healthy, late_host, slow_gpu, hang_missing, hang_mismatch, hang_crash, hang_network,
-                                     hang_node_gone, checkpoint)}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", required=True)
-    parser.add_argument("scenario", choices=sorted(SCENARIOS))
-    options = parser.parse_args()
-    os.environ.pop("NCCL_PROFILER_PLUGIN", None)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="ncclscope-"))
-    try:
-        SCENARIOS[options.scenario](pipeline.Build(options.build), folder)
-    except Failure as failure:
-        print(f"FAILED: {failure}")
-        for log in sorted(folder.glob("node*/log")):
-            print(f"-- {log.parent.name}: {log.read_text(errors='replace')[-1000:]}")
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print("ok")
-    return 0
-
+SCENARIOS = (healthy, late_host, slow_gpu, hang_missing, hang_mismatch, hang_crash, hang_network, hang_node_gone, checkpoint)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_scenarios(__doc__, SCENARIOS))

@@ -8,9 +8,7 @@ The truth comes from elsewhere than the plugin: the same job (same seed, layout 
 with the recorder plugin, and its callbacks are counted here. Counts and bytes must then agree exactly, in every scenario
 in which nothing may be lost. Waits have deadlines; nothing is compared with the wall clock.
 """
-import argparse
 import collections
-import contextlib
 import json
 import os
 import pathlib
@@ -18,168 +16,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.request
 
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-JOB = "4711"
-CLUSTER = "testcluster"
-DEADLINE_S = 30
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.dont_write_bytecode = True
+from support import (CLUSTER, JOB, PLUGIN, Failure, Job, node_agents, require, run_scenarios, sum_of, value,  # noqa: E402
+                     wait_until)
 
 TYPE_BYTES = {"ncclInt8": 1, "ncclUint8": 1, "Unknown": 1, "ncclInt32": 4, "ncclUint32": 4, "ncclInt64": 8,
               "ncclUint64": 8, "ncclFloat16": 2, "ncclFloat32": 4, "ncclFloat64": 8, "ncclBfloat16": 2}
-
-
-class Failure(Exception):
-    pass
-
-
-def require(condition, message):
-    if not condition:
-        raise Failure(message)
-
-
-def wait_until(what, probe, seconds=DEADLINE_S):
-    """Calls probe until it returns something true; that is returned."""
-    end = time.monotonic() + seconds
-    while True:
-        result = probe()
-        if result:
-            return result
-        if time.monotonic() > end:
-            raise Failure(f"{what}: not within {seconds} s")
-        time.sleep(0.05)
-
-
-class Build:
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
-        self.agent = self.folder / "agent" / "ncclscope-agent"
-        self.command_line = self.folder / "cli" / "ncclscope"
-        self.run_job = self.folder / "tests" / "ncclscope-run-job"
-        self.rank = self.folder / "sim" / "ncclscope-sim-rank"
-        self.plugin = self.folder / "plugin"
-        self.recorder = self.folder / "sim" / "recorder_plugin"
-        self.plugin_job = self.folder / "tests" / "ncclscope_plugin_job"
-
-
-class Agent:
-    """One node's agent. It can be killed, stopped and started again at the same addresses."""
-
-    def __init__(self, build, folder, node):
-        self.build, self.node = build, node
-        self.folder = folder / node
-        self.folder.mkdir()
-        self.socket = self.folder / "run" / "agent.sock"
-        self.api = self.folder / "run" / "api.sock"
-        self.socket.parent.mkdir()
-        self.ready = self.folder / "ready"
-        self.process = None
-        self.address = None
-
-    def start(self):
-        self.ready.unlink(missing_ok=True)
-        with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen(
-                [self.build.agent, "--socket", self.socket, "--api-socket", self.api, "--listen", "127.0.0.1:0",
-                 "--ready-file", self.ready, "--node", self.node, "--cluster", CLUSTER, "--snapshot-interval-ms", "50"],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-        def is_ready():
-            require(self.process.poll() is None,
-                    f"{self.node}: the agent ended with {self.process.returncode}: {self.log()}")
-            return self.ready.exists()
-        wait_until(f"{self.node}: agent ready", is_ready)
-        settings = dict(line.split("=", 1) for line in self.ready.read_text().splitlines())
-        self.address = settings["http"]
-        return self
-
-    def log(self):
-        return (self.folder / "log").read_text(errors="replace")[-2000:]
-
-    def send(self, number):
-        self.process.send_signal(number)
-
-    def kill(self):
-        self.send(signal.SIGKILL)
-        self.process.wait()
-
-    def terminate(self):
-        """A clean end within two seconds is part of what is tested."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.send(signal.SIGCONT)
-        self.send(signal.SIGTERM)
-        try:
-            code = self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise Failure(f"{self.node}: the agent did not end within 10 s of SIGTERM") from None
-        require(code == 0, f"{self.node}: the agent ended with {code}: {self.log()}")
-        require(not self.socket.exists(), f"{self.node}: the agent left {self.socket} behind")
-
-    def get(self, path, accept="text/plain"):
-        request = urllib.request.Request(f"http://{self.address}{path}", headers={"Accept": accept})
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return response.headers.get("Content-Type", ""), response.read().decode()
-
-    def scrape(self):
-        """{name: [(labels, value)]} of the text format."""
-        samples = collections.defaultdict(list)
-        for family in text_string_to_metric_families(self.get("/metrics")[1]):
-            for sample in family.samples:
-                samples[sample.name].append((sample.labels, sample.value))
-        return samples
-
-    def books(self):
-        return self.all_books()["processes"]
-
-    def all_books(self):
-        result = subprocess.run([self.build.command_line, "books", "--agent", self.api, "--json"],
-                                capture_output=True, text=True, timeout=20, check=False)
-        require(result.returncode in (0, 1), f"ncclscope books ended with {result.returncode}: {result.stderr}")
-        return json.loads(result.stdout)
-
-
-class Job:
-    """An emulated job in the background."""
-
-    def __init__(self, build, nodes, gpus, layout, steps, plugin=None, sockets=(), records=None, **options):
-        command = [build.run_job, f"nodes={nodes}", f"gpus={gpus}", f"layout={layout}", f"steps={steps}", "seed=7",
-                   f"rank_program={build.rank}", f"env=SLURM_JOB_ID={JOB}", "env=SLURM_JOB_NAME=pipeline"]
-        command.append(f"library_path={build.recorder if records else build.plugin}")
-        if records:
-            command.append("plugin=libnccl-profiler-recorder5.so")
-            command += ["env=NCCLSCOPE_SIM_RECORD_MASK=0x6"]
-            command += [f"node_env={n}:NCCLSCOPE_SIM_RECORD={records}/{n}.jsonl" for n in range(nodes)]
-        elif plugin:
-            command.append(f"plugin={plugin}")
-        command += [f"node_env={n}:NCCLSCOPE_SOCKET={path}" for n, path in enumerate(sockets)]
-        command += [f"{name}={value}" for name, values in options.items()
-                    for value in (values if isinstance(values, list) else [values])]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True)
-
-    def wait(self, seconds=120):
-        try:
-            out, err = self.process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            self.stop()
-            raise Failure(f"the job did not end within {seconds} s") from None
-        require(self.process.returncode == 0, f"run_job ended with {self.process.returncode}: {err}")
-        return json.loads(out)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=10)
-            if self.process.poll() is None:
-                self.process.kill()
-                self.process.wait()
 
 
 def truth(build, folder, ranks, layout, steps, **options):
@@ -245,17 +93,6 @@ def expect_exact(agents, expected):
         raise Failure(f"{failure}: " + "; ".join(last["lines"][:6])) from None
 
 
-def value(samples, name, **labels):
-    """The one sample with these labels."""
-    found = [v for have, v in samples[name] if all(have.get(k) == w for k, w in labels.items())]
-    require(len(found) == 1, f"{name}{labels}: {len(found)} samples")
-    return found[0]
-
-
-def sum_of(samples, name, **labels):
-    return sum(v for have, v in samples[name] if all(have.get(k) == w for k, w in labels.items()))
-
-
 def expect_nothing_lost(scrapes, processes):
     seen = 0
     for samples in scrapes:
@@ -305,26 +142,7 @@ def check_exposition(agent):
     require(classic == modern, f"series in one format only: {sorted(classic ^ modern)}")
 
 
-@contextlib.contextmanager
-def node_agents(build, folder, count, start=True):
-    agents = [Agent(build, folder, f"node{n}") for n in range(count)]
-    try:
-        for agent in agents if start else []:
-            agent.start()
-        yield agents
-    finally:
-        failure = sys.exc_info()[0] is not None
-        for agent in agents:
-            if agent.process is not None and agent.process.poll() is None:
-                if failure:
-                    agent.send(signal.SIGCONT)
-                    agent.kill()
-                else:
-                    agent.terminate()
-
-
 LAYOUT = "megatron:tp=2,pp=2,dp=2"
-PLUGIN = "libnccl-profiler-ncclscope.so"
 
 
 def exact(build, folder):
@@ -577,29 +395,7 @@ def signals(build, folder):
         require((operations["Send"] > 0) == layout.startswith("megatron"), f"{operations}: only pipelines send")
 
 
-SCENARIOS = {f.__name__: f for f in (exact, budget, absent_at_start, stopped_agent, killed_agent, restarted_agent, flood,
-                                   crashed_rank, signals)}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", required=True)
-    parser.add_argument("scenario", choices=sorted(SCENARIOS))
-    options = parser.parse_args()
-    os.environ.pop("NCCL_PROFILER_PLUGIN", None)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="ncclscope-"))
-    try:
-        SCENARIOS[options.scenario](Build(options.build), folder)
-    except Failure as failure:
-        print(f"FAILED: {failure}")
-        for log in sorted(folder.glob("node*/log")):
-            print(f"-- {log.parent.name}: {log.read_text(errors='replace')[-1500:]}")
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print("ok")
-    return 0
-
+SCENARIOS = (exact, budget, absent_at_start, stopped_agent, killed_agent, restarted_agent, flood, crashed_rank, signals)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_scenarios(__doc__, SCENARIOS))

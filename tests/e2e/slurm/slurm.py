@@ -10,128 +10,31 @@ node's agent hears of them from prolog and epilog (deploy/slurm), from squeue, f
 processes themselves. Waits have deadlines. Exit status: 0 good, 1 failed, 77 skipped: SLURM cannot run here.
 """
 import argparse
-import collections
 import contextlib
 import os
 import pathlib
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
-from prometheus_client.parser import text_string_to_metric_families
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.dont_write_bytecode = True
+from support import (DEADLINE_S, ROOT, SKIPPED_STATUS, Agent, Build, Failure, Processes, Skipped, free_ports,  # noqa: E402
+                     require, running, wait_until)
 
-DEADLINE_S = 40
 WHOLE_TEST_S = 60  # about 10 s where nobody else computes
 FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-class Failure(Exception):
-    pass
-
-
-class Skipped(Exception):
-    pass
-
-
-def require(condition, message):
-    if not condition:
-        raise Failure(message)
-
-
-def wait_until(what, probe, seconds=DEADLINE_S):
-    """Calls probe until it returns something true; that is returned."""
-    end = time.monotonic() + seconds
-    while True:
-        result = probe()
-        if result:
-            return result
-        if time.monotonic() > end:
-            raise Failure(f"{what}: not within {seconds} s")
-        time.sleep(0.1)
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-
-
-class Processes:
-    """Programs in the foreground, ended in reverse order by their own process ids."""
-
-    def __init__(self, logs):
-        self.logs, self.running = logs, []
-
-    def start(self, name, command, **options):
-        with open(self.logs / f"{name}.out", "ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **options)
-        self.running.append((name, process))
-        return process
-
-    def check(self):
-        for name, process in self.running:
-            require(process.poll() is None, f"{name} ended with {process.returncode}: {self.output(name)}")
-
-    def output(self, name):
-        return (self.logs / f"{name}.out").read_text(errors="replace")[-2000:]
-
-    def stop(self):
-        left = []
-        for name, process in reversed(self.running):
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(timeout=10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                    left.append(name)
-        self.running = []
-        require(not left, f"had to be killed: {', '.join(left)}")
-
-
-class Agent:
-    """The agent of one node."""
-
-    def __init__(self, folder, node):
-        self.folder, self.node = folder / node, node
-        self.folder.mkdir()
-        self.socket, self.api = self.folder / "agent.sock", self.folder / "api.sock"
-        self.address = None
-
-    def start(self, processes, program, environment):
-        ready = self.folder / "ready"
-        processes.start(f"agent-{self.node}", [
-            program, "--socket", self.socket, "--api-socket", self.api, "--listen", "127.0.0.1:0", "--ready-file", ready,
-            "--node", self.node, "--snapshot-interval-ms", "100", "--log-level", "debug",
-            "--squeue-command", f"{shutil.which('squeue')} --json --nodelist=%N", "--squeue-interval-seconds", "2"],
-            env=environment)
-        wait_until(f"agent of {self.node} ready", lambda: processes.check() or ready.exists())
-        self.address = dict(line.split("=", 1) for line in ready.read_text().splitlines())["http"]
-
-    def scrape(self):
-        """{name: [(labels, value)]}"""
-        samples = collections.defaultdict(list)
-        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=10) as response:
-            for family in text_string_to_metric_families(response.read().decode()):
-                for sample in family.samples:
-                    samples[sample.name].append((sample.labels, sample.value))
-        return samples
-
-    def jobs(self):
-        """{job_id: labels of job_info} of jobs that have done operations."""
-        samples = self.scrape()
-        done = {labels["job_id"] for labels, count in samples["ncclscope_collective_operations_total"] if count > 0}
-        return {labels["job_id"]: labels for labels, _ in samples["ncclscope_job_info"] if labels["job_id"] in done}
+def jobs_of(agent):
+    """{job_id: labels of job_info} of jobs that have done operations."""
+    samples = agent.scrape()
+    done = {labels["job_id"] for labels, count in samples["ncclscope_collective_operations_total"] if count > 0}
+    return {labels["job_id"]: labels for labels, _ in samples["ncclscope_job_info"] if labels["job_id"] in done}
 
 
 class Slurm:
@@ -257,7 +160,7 @@ def install(build, folder):
     bin_folder = folder / "bin"
     bin_folder.mkdir()
     for path in ("tests/ncclscope-run-job", "sim/ncclscope-sim-rank", "cli/ncclscope",
-                 "plugin/libnccl-profiler-ncclscope.so", "agent/ncclscope-agent"):
+                 "plugin/libnccl-profiler-ncclscope.so"):
         shutil.copy(build / path, bin_folder)
     for script in ("prolog.sh", "epilog.sh", "task_prolog.sh"):
         shutil.copy(ROOT / "deploy" / "slurm" / script, bin_folder)
@@ -266,11 +169,11 @@ def install(build, folder):
         # A prolog's environment is SLURM's alone. What it warns of is looked at below.
         scripts[name.capitalize()] = write_script(
             folder / f"{name}.sh",
-            f"export NCCLSCOPE_PROGRAM={bin_folder}/ncclscope NCCLSCOPE_API_SOCKET={folder}/$SLURMD_NODENAME/api.sock\n"
+            f"export NCCLSCOPE_PROGRAM={bin_folder}/ncclscope NCCLSCOPE_API_SOCKET={folder}/$SLURMD_NODENAME/run/api.sock\n"
             f"exec {bin_folder}/{name}.sh 2>>{folder}/{name}.warnings\n")
     scripts["TaskProlog"] = write_script(
         folder / "task_prolog.sh",
-        f"echo export NCCLSCOPE_SOCKET={folder}/$SLURMD_NODENAME/agent.sock\n"
+        f"echo export NCCLSCOPE_SOCKET={folder}/$SLURMD_NODENAME/run/agent.sock\n"
         f"NCCLSCOPE_PLUGIN={bin_folder}/libnccl-profiler-ncclscope.so exec {bin_folder}/task_prolog.sh\n")
     run_job = (f"exec {bin_folder}/ncclscope-run-job nodes=1 gpus=2 layout=ddp compute_ms=5 "
                f"rank_program={bin_folder}/ncclscope-sim-rank plugin=\"$NCCL_PROFILER_PLUGIN\"")
@@ -279,7 +182,7 @@ def install(build, folder):
     write_script(folder / "silent.sh", f"unset SLURM_JOB_NAME SLURM_JOB_ACCOUNT SLURM_JOB_PARTITION\n{run_job} seconds=6\n")
     # The first run lasts until it is requeued.
     write_script(folder / "requeue.sh", f"[ -n \"$SLURM_RESTART_COUNT\" ] || {{ {run_job} seconds=120; }}\n{run_job} steps=20\n")
-    return bin_folder, scripts
+    return scripts
 
 
 def expect_labels(agents, expected):
@@ -288,7 +191,7 @@ def expect_labels(agents, expected):
 
     def shown():
         problems.clear()
-        jobs = {agent.node: agent.jobs() for agent in agents}
+        jobs = {agent.node: jobs_of(agent) for agent in agents}
         for (node, job_id), labels in expected.items():
             found = [jobs[n][job_id] for n in ([node] if node else jobs) if job_id in jobs[n]]
             if not found:
@@ -304,6 +207,58 @@ def expect_labels(agents, expected):
         raise Failure(f"{failure}: " + "; ".join(problems[:8])) from None
 
 
+def check_jobs(slurm, agents, folder, source, user, step):
+    """Runs the jobs and holds what the agents show of them. user: an ordinary one. step: tells how far the test is."""
+    nodes = slurm.nodes
+    requeued = slurm.submit("again", folder / "requeue.sh", user=user)
+    array = slurm.submit("sweep", "-a", "3-4", folder / "job.sh", user=user)
+    left = slurm.submit("left", "-w", nodes[0], folder / "silent.sh")
+    right = slurm.submit("right", "-w", nodes[1], folder / "job.sh", user=user, account="chemistry")
+    common = {"partition": "test", "identity_source": source}
+    # Of a job that is only claimed nothing is taken from elsewhere: it may be another's.
+    silent = {"partition": "test", "account": "physics", "job_name": "left"} if source == "cgroup" else {"job_name": ""}
+    games = {**common, "user": "games", "account": "physics"}
+    expect_labels(agents, {
+        (None, f"{array}_3"): {**games, "job_name": "sweep", "array_task": "3", "run": "0"},
+        (None, f"{array}_4"): {**games, "job_name": "sweep", "array_task": "4", "run": "0"},
+        (nodes[0], left): {"identity_source": source, "user": "root", "run": "0", **silent},
+        (nodes[1], right): {**common, "user": "games", "account": "chemistry", "job_name": "right", "array_task": ""},
+        (None, requeued): {**games, "job_name": "again", "run": "0"},
+    })
+    step("array, two jobs side by side, first run of the job to be requeued")
+
+    slurm.run("scontrol", "requeue", requeued)
+
+    def state(*wanted):
+        shown = slurm.run("scontrol", "-o", "show", "job", requeued)
+        return "Restarts=1" in shown and any(f"JobState={word} " in shown for word in wanted)
+    wait_until("job requeued", lambda: state("PENDING"))
+    # SLURM would hold it back for two minutes. In the second of its end it refuses to start it: too early.
+    slurm.run("scontrol", "update", f"JobId={requeued}", "StartTime=now+2")
+    wait_until("requeued job runs again", lambda: state("RUNNING", "COMPLETED"))
+    expect_labels(agents, {(None, requeued): {**games, "job_name": "again", "run": "1"}})
+    step("requeued job, run 1")
+
+    slurm.run("srun", "-D", "/", "-J", "leader", "-A", "physics", "-n1", "-w", nodes[0], folder / "job.sh", ":",
+              "-J", "follower", "-A", "physics", "-n1", "-w", nodes[1], folder / "job.sh", user=user)
+    het = slurm.run("scontrol", "-o", "show", "job")
+    leader = next(line for line in het.splitlines() if "HetJobOffset=0" in line).split()[0].removeprefix("JobId=")
+    expect_labels(agents, {(node, leader): games for node in nodes})
+    step("heterogeneous job: both parts under the leader's id")
+
+    wait_until("all jobs over", lambda: all(state not in ("RUNNING", "COMPLETING") for _, _, state in slurm.queue()))
+    for name in ("prolog", "epilog"):
+        warnings = (folder / f"{name}.warnings").read_text()
+        require(not warnings, f"{name}: {warnings}")
+    for agent in agents:
+        log = agent.log(characters=100000)
+        require("begins, run" in log and "has ended" in log, f"{agent.node}: no report in the log: {agent.log()}")
+        samples = agent.scrape()
+        require(samples["ncclscope_agent_squeue_failures_total"][0][1] == 0, f"squeue failed: {agent.log()}")
+    slurm.processes.check()
+    step("prologs and epilogs warned of nothing, squeue never failed")
+
+
 def test(build, folder, proctrack):
     user = pwd.getpwnam("games")  # SLURM wants users that exist; Debian has this one from the beginning
     nodes = [f"nt{os.getpid()}n{i}" for i in (1, 2)]
@@ -311,8 +266,11 @@ def test(build, folder, proctrack):
     (folder / "out").mkdir()
     (folder / "out").chmod(0o1777)
     processes = Processes(folder / "logs")
-    bin_folder, scripts = install(build, folder)
+    scripts = install(build, folder)
     slurm = Slurm(folder, processes, nodes, scripts, proctrack)
+    agents = [Agent(Build(build), folder, node, [
+        "--log-level", "debug", "--squeue-command", f"{shutil.which('squeue')} --json --nodelist=%N",
+        "--squeue-interval-seconds", "2"], slurm.environment) for node in nodes]
     source = "cgroup" if slurm.proctrack == "proctrack/cgroup" else "claimed"
     print(f"process tracking: {slurm.proctrack}; identity_source must be {source}")
     started = time.monotonic()
@@ -321,61 +279,13 @@ def test(build, folder, proctrack):
         print(f"{time.monotonic() - started:5.1f} s  {text}", flush=True)
     try:
         slurm.start()
-        agents = [Agent(folder, node) for node in nodes]
-        for agent in agents:
-            agent.start(processes, bin_folder / "ncclscope-agent", slurm.environment)
-        step("SLURM and agents run")
-        requeued = slurm.submit("again", folder / "requeue.sh", user=user)
-        array = slurm.submit("sweep", "-a", "3-4", folder / "job.sh", user=user)
-        left = slurm.submit("left", "-w", nodes[0], folder / "silent.sh")
-        right = slurm.submit("right", "-w", nodes[1], folder / "job.sh", user=user, account="chemistry")
-        common = {"partition": "test", "identity_source": source}
-        # Of a job that is only claimed nothing is taken from elsewhere: it may be another's.
-        silent = {"partition": "test", "account": "physics", "job_name": "left"} if source == "cgroup" else {"job_name": ""}
-        games = {**common, "user": "games", "account": "physics"}
-        expect_labels(agents, {
-            (None, f"{array}_3"): {**games, "job_name": "sweep", "array_task": "3", "run": "0"},
-            (None, f"{array}_4"): {**games, "job_name": "sweep", "array_task": "4", "run": "0"},
-            (nodes[0], left): {"identity_source": source, "user": "root", "run": "0", **silent},
-            (nodes[1], right): {**common, "user": "games", "account": "chemistry", "job_name": "right", "array_task": ""},
-            (None, requeued): {**games, "job_name": "again", "run": "0"},
-        })
-        step("array, two jobs side by side, first run of the job to be requeued")
-
-        slurm.run("scontrol", "requeue", requeued)
-
-        def state(*wanted):
-            shown = slurm.run("scontrol", "-o", "show", "job", requeued)
-            return "Restarts=1" in shown and any(f"JobState={word} " in shown for word in wanted)
-        wait_until("job requeued", lambda: state("PENDING"))
-        # SLURM would hold it back for two minutes. In the second of its end it refuses to start it: too early.
-        slurm.run("scontrol", "update", f"JobId={requeued}", "StartTime=now+2")
-        wait_until("requeued job runs again", lambda: state("RUNNING", "COMPLETED"))
-        expect_labels(agents, {(None, requeued): {**games, "job_name": "again", "run": "1"}})
-        step("requeued job, run 1")
-
-        slurm.run("srun", "-D", "/", "-J", "leader", "-A", "physics", "-n1", "-w", nodes[0], folder / "job.sh", ":",
-                  "-J", "follower", "-A", "physics", "-n1", "-w", nodes[1], folder / "job.sh", user=user)
-        het = slurm.run("scontrol", "-o", "show", "job")
-        leader = next(line for line in het.splitlines() if "HetJobOffset=0" in line).split()[0].removeprefix("JobId=")
-        expect_labels(agents, {(node, leader): games for node in nodes})
-        step("heterogeneous job: both parts under the leader's id")
-
-        wait_until("all jobs over", lambda: all(state not in ("RUNNING", "COMPLETING") for _, _, state in slurm.queue()))
-        for name in ("prolog", "epilog"):
-            warnings = (folder / f"{name}.warnings").read_text()
-            require(not warnings, f"{name}: {warnings}")
-        for agent in agents:
-            log = processes.output(f"agent-{agent.node}")
-            require("begins, run" in log and "has ended" in log, f"{agent.node}: no report in the log: {log}")
-            samples = agent.scrape()
-            require(samples["ncclscope_agent_squeue_failures_total"][0][1] == 0, f"squeue failed: {log}")
-        processes.check()
-        step("prologs and epilogs warned of nothing, squeue never failed")
+        step("SLURM runs")
+        with running(agents):
+            check_jobs(slurm, agents, folder, source, user, step)
     except BaseException:
-        for path in sorted((folder / "logs").iterdir()) + sorted((folder / "out").iterdir()):
+        for path in [path for pattern in ("logs/*", "out/*", "*/log") for path in sorted(folder.glob(pattern))]:
             lines = [line for line in path.read_text(errors="replace").splitlines() if "pmix" not in line and "MPI" not in line]
-            print(f"---- {path.name}\n" + "\n".join(lines[-25:]), file=sys.stderr)
+            print(f"---- {path.relative_to(folder)}\n" + "\n".join(lines[-25:]), file=sys.stderr)
         raise
     finally:
         signal.alarm(0)
@@ -409,7 +319,7 @@ def main():
         test(options.build.resolve(), folder, options.proctrack)
     except Skipped as reason:
         print(f"SKIPPED: {reason}")
-        return 77
+        return SKIPPED_STATUS
     except Failure as failure:
         print(f"FAILED: {failure}", file=sys.stderr)
         return 1
