@@ -29,6 +29,8 @@ inline constexpr double kHangSeconds = 60;
 inline constexpr double kHangMultiple = 3;
 /// from here on a wait is looked into, and told as information
 inline constexpr double kStalledSeconds = 30;
+/// a running process that tells an agent nothing for so long is stopped (ncclscope diagnose)
+inline constexpr double kSilentSeconds = 10;
 /// how far back a rank of a stalled communicator is looked for that reports no more
 inline constexpr double kLostOffsetSeconds = 300;
 /// nobody calls NCCL for so long

@@ -11,15 +11,16 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("proto", "plugin", "agent", "sim", "cli", "tests")
+FOLDERS = ("proto", "verdict", "plugin", "agent", "sim", "cli", "tests")
 
 # Ours: folder -> folders it may include besides itself. tests/ may include everything.
 MAY_USE = {
     "proto": (),
+    "verdict": (),
     "plugin": ("proto",),
     "agent": ("proto",),
     "sim": ("proto",),
-    "cli": ("proto", "sim"),
+    "cli": ("proto", "sim", "verdict"),
 }
 
 # Inside the agent, from the bottom to the top. "app" wires, "api" and "export" stand side by side.
@@ -29,6 +30,7 @@ AGENT_LAYERS = {"base": 0, "access": 1, "ingest": 1, "identity": 2, "aggregate":
 PLUGIN_FORBIDDEN = re.compile(
     r"^(grpc|grpcpp|google/|fmt/|spdlog/|prometheus/|nlohmann/|toml|CLI/|cuda|nccl\.h|"
     r"iostream$|fstream$|sstream$|locale$|regex$|filesystem$|format$|ncclscope/v1/)")
+VERDICT_FORBIDDEN = re.compile(r"^(grpc|google/|fmt/|spdlog/|prometheus/|nlohmann/|chrono$|iostream$|fstream$|filesystem$|thread$)")
 PROTO_FORBIDDEN = re.compile(r"^(grpc|google/|fmt/|spdlog/|prometheus/|nlohmann/|iostream$|fstream$|sstream$|locale$|regex$)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
@@ -40,6 +42,8 @@ def violation(source: str, included: str) -> str | None:
     target = included.split("/")[0] if "/" in included else None
     if folder == "plugin" and PLUGIN_FORBIDDEN.match(included):
         return "the plugin lives in other people's processes: libc, pthread and a few std headers only"
+    if folder == "verdict" and VERDICT_FORBIDDEN.match(included):
+        return "verdict/ is pure: no libraries, no input or output, no clocks"
     if folder == "proto" and PROTO_FORBIDDEN.match(included):
         return "proto/ is included by the plugin: std headers without allocation only"
     if folder in MAY_USE and target in FOLDERS and target != folder and target not in MAY_USE[folder]:
@@ -74,6 +78,10 @@ def selftest() -> int:
         ("agent/app/main.cc", "agent/api/service.h", True),
         ("cli/a.cc", "sim/emulator.h", True),
         ("cli/a.cc", "agent/base/x.h", False),
+        ("cli/a.cc", "verdict/judge.h", True),
+        ("agent/export/a.cc", "verdict/judge.h", False),
+        ("verdict/a.cc", "proto/wire/frame.h", False),
+        ("verdict/a.cc", "chrono", False),
         ("sim/a.cc", "plugin/x.h", False),
         ("sim/a.cc", "cli/x.h", False),
         ("proto/wire/a.h", "plugin/x.h", False),

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verdict/judge.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/verdict/job_rig.h"
+#include "verdict/text.h"
+
+namespace ncclscope::verdict {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::string told(const Job& job, const Finding& finding) {
+  return headline(job, finding) + "\n" + explanation(job, finding);
+}
+
+/// Window after window in which `rank` of the only communicator is late by `seconds` per second.
+std::vector<Finding> after(const Job& job, int windows, const Window& window,
+                           JudgeOptions options = {}) {
+  Judge judge(job, options);
+  for (int i = 0; i < windows; ++i) judge.add(window);
+  return judge.findings();
+}
+
+TEST(Judge, AccusesNobodyInAHealthyJob) {
+  const Job job = ddp_job(2, 2);
+  EXPECT_THAT(after(job, 12, even_window(job)), IsEmpty());
+}
+
+TEST(Judge, AccusesALateGpuAfterThreeWindows) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  EXPECT_THAT(after(job, 2, window), IsEmpty());
+  const std::vector<Finding> found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].confidence, Confidence::kHigh);
+  EXPECT_DOUBLE_EQ(found[0].observed_seconds, 30);
+  EXPECT_EQ(told(job, found[0]),
+            "GPU 0 of node1 (global rank 2) is late\n"
+            "Each of the others waits 300 ms per second for it, most in AllReduce of communicator "
+            "dp_group (0000000000000000, 4 ranks); it waits 0 s per second itself. A GPU counts as "
+            "late from 10 ms per second on. Reason: host or GPU is not known, its clocks could not "
+            "be matched.");
+}
+
+TEST(Judge, TellsHostFromGpuByTheQueue) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  window.gpus[2].queue_seconds = 0.002;
+  EXPECT_EQ(after(job, 3, window)[0].reason, Reason::kHost);
+  window.gpus[2].queue_seconds = 0.25;
+  const std::vector<Finding> found = after(job, 3, window);
+  EXPECT_EQ(found[0].reason, Reason::kGpu);
+  EXPECT_THAT(
+      explanation(job, found[0]),
+      ::testing::EndsWith("Reason: its GPU was still computing when the operation was called "
+                          "(250 ms per second in the queue)."));
+}
+
+TEST(Judge, SaysSoonerWithLessConfidenceIfAsked) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  JudgeOptions options;
+  options.provisional = true;
+  EXPECT_EQ(after(job, 1, window, options)[0].confidence, Confidence::kLow);
+  EXPECT_EQ(after(job, 2, window, options)[0].confidence, Confidence::kMedium);
+}
+
+TEST(Judge, ForgetsACulpritThatIsInTimeAgain) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  Judge judge(job);
+  for (int i = 0; i < 3; ++i) judge.add(window);
+  EXPECT_THAT(judge.findings(), SizeIs(1));
+  judge.add(even_window(job));
+  EXPECT_THAT(judge.findings(), IsEmpty());
+}
+
+/// Tensor groups in a node, data parallelism across `nodes` of 2 GPUs.
+Job tp_dp_job(int nodes) {
+  Job job = make_job(nodes, 2);
+  std::vector<std::uint32_t> even;
+  std::vector<std::uint32_t> odd;
+  for (std::uint32_t n = 0; n < static_cast<std::uint32_t>(nodes); ++n) {
+    even.push_back(2 * n);
+    odd.push_back(2 * n + 1);
+  }
+  add_communicator(job, "dp", "dp", even);
+  add_communicator(job, "dp", "dp", odd);
+  return job;
+}
+
+TEST(Judge, NamesTheNodeWhenAllCulpritsAreOnIt) {
+  const Job job = tp_dp_job(4);
+  Window window = even_window(job);
+  make_late(job, window, 0, 1, 0.2);
+  make_late(job, window, 1, 1, 0.2);
+  const std::vector<Finding> found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].kind, Kind::kLateNode);
+  EXPECT_EQ(
+      told(job, found[0]),
+      "node node1 is late\n"
+      "Late are GPU 0 of node1 (global rank 2); GPU 1 of node1 (global rank 3). Together they "
+      "make each of the others wait up to 400 ms per second, most in AllReduce of communicator "
+      "dp (0000000000000000, 4 ranks); they wait 0 s per second themselves. A GPU counts as "
+      "late from 10 ms per second on.");
+}
+
+TEST(Judge, NamesTheGroupAndTheReplica) {
+  Job job = make_job(8, 1);
+  const std::uint32_t a = add_communicator(job, "dp", "dp", {0, 1, 2, 3});
+  const std::uint32_t b = add_communicator(job, "dp", "dp", {4, 5, 6, 7});
+  Window window = even_window(job);
+  make_late(job, window, a, 1, 0.2);
+  make_late(job, window, b, 1, 0.2);
+  std::vector<Finding> found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].kind, Kind::kLateReplica);
+  EXPECT_EQ(headline(job, found[0]), "data-parallel replica 1 is late");
+  const std::uint32_t tp = add_communicator(job, "tp", "tp", {1, 5});
+  found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].kind, Kind::kLateGroup);
+  EXPECT_EQ(found[0].communicator, tp);
+  EXPECT_EQ(headline(job, found[0]), "the members of communicator tp are late");
+}
+
+TEST(Judge, NamesEachWhereTheyHaveNothingInCommon) {
+  Job job = make_job(8, 1);
+  const std::uint32_t a = add_communicator(job, "a", "", {0, 1, 2, 3});
+  const std::uint32_t b = add_communicator(job, "b", "", {4, 5, 6, 7});
+  Window window = even_window(job);
+  make_late(job, window, a, 1, 0.2);
+  make_late(job, window, b, 2, 0.3);
+  const std::vector<Finding> found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(2));
+  EXPECT_THAT(found[0].gpus, ElementsAre(6)) << "the costliest first";
+  EXPECT_THAT(found[1].gpus, ElementsAre(1));
+}
+
+TEST(Judge, CallsAWholeLateStageImbalance) {
+  Job job = make_job(4, 2);  // two pipelines of two stages, and groups across them
+  add_communicator(job, "pp", "pp", {0, 1});
+  add_communicator(job, "pp", "pp", {2, 3});
+  add_communicator(job, "pp", "pp", {4, 5});
+  const std::uint32_t x = add_communicator(job, "x", "", {0, 1, 6});
+  const std::uint32_t y = add_communicator(job, "y", "", {2, 3, 7});
+  const std::uint32_t z = add_communicator(job, "z", "", {4, 5, 6});
+  Window window = even_window(job);
+  make_late(job, window, x, 1, 0.2);
+  make_late(job, window, y, 1, 0.2);
+  make_late(job, window, z, 1, 0.2);
+  const std::vector<Finding> found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].kind, Kind::kImbalance);
+  EXPECT_FALSE(is_fault(found[0].kind));
+  EXPECT_THAT(found[0].gpus, ElementsAre(1, 3, 5));
+}
+
+TEST(Judge, CallsItImbalanceIfItWasAlwaysSo) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  Judge judge(job);
+  judge.set_baseline({{0, 0, 0.25, 0}, {}});
+  for (int i = 0; i < 3; ++i) judge.add(window);
+  std::vector<Finding> found = judge.findings();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].kind, Kind::kImbalance);
+  EXPECT_EQ(told(job, found[0]),
+            "the work is unevenly spread\n"
+            "GPU 0 of node1 (global rank 2) comes late, up to 300 ms per second: a whole pipeline "
+            "stage or expert group, or no later than this job always had it. Uneven work, no "
+            "fault.");
+}
+
+TEST(Judge, LearnsWhatAJobAlwaysHad) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.008);  // below what counts as late
+  Judge judge(job);
+  for (int i = 0; i < 12; ++i) judge.add(window);
+  Window more = even_window(job);
+  make_late(job, more, 0, 2, 0.011);
+  for (int i = 0; i < 3; ++i) judge.add(more);
+  std::vector<Finding> found = judge.findings();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].kind, Kind::kImbalance);
+  make_late(job, more, 0, 2, 0.1);
+  for (int i = 0; i < 3; ++i) judge.add(more);
+  found = judge.findings();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].kind, Kind::kLateGpu);
+}
+
+TEST(Judge, SaysThatLatenessIsHidden) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  window.step_seconds = 1.01;
+  make_late(job, window, 0, 2, 0.3);
+  Judge judge(job);
+  judge.set_baseline({{}, 1.0});
+  for (int i = 0; i < 3; ++i) judge.add(window);
+  EXPECT_TRUE(judge.findings()[0].hidden);
+}
+
+TEST(Judge, FindsASlowTransferAndItsSuspects) {
+  Job job = make_job(4, 1);
+  add_communicator(job, "a", "", {0, 1});
+  add_communicator(job, "b", "", {0, 2});
+  add_communicator(job, "c", "", {1, 2});
+  Judge judge(job);
+  for (int i = 0; i < 12; ++i) judge.add(even_window(job));
+  Window window = even_window(job);
+  for (CollectiveRates& rates : window.collectives) {
+    if (job.members[rates.member].communicator < 2) rates.seconds *= 1.25;
+  }
+  judge.add(window);
+  EXPECT_THAT(judge.findings(), IsEmpty()) << "one window is not enough";
+  judge.add(window);
+  const std::vector<Finding> found = judge.findings();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(told(job, found[0]),
+            "AllReduce of communicator a transfers at 80 % of what it did\n"
+            "Even the rank that waits least is slower than before, with the same mix of messages, "
+            "and nobody is late: the transfer itself is slower. Suspects: GPU 0 of node0 (global "
+            "rank 0).");
+}
+
+TEST(Judge, DoesNotCompareAnotherMixOfMessages) {
+  const Job job = ddp_job(4, 1);
+  Judge judge(job);
+  for (int i = 0; i < 12; ++i) judge.add(even_window(job));
+  Window window = even_window(job);
+  for (CollectiveRates& rates : window.collectives) {
+    rates.seconds *= 1.25;
+    rates.bus_bytes *= 0.8;
+  }
+  judge.add(window);
+  judge.add(window);
+  EXPECT_THAT(judge.findings(), IsEmpty());
+}
+
+TEST(Judge, TellsALinkFromANic) {
+  const Job job = ddp_job(4, 1);
+  Window window = even_window(job);
+  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9};
+  window.gpus[3].send.seconds = 0.2;
+  std::vector<Finding> found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(told(job, found[0]),
+            "the egress link of GPU 0 of node3 (global rank 3) is slow\n"
+            "A byte it sends is on the wire 2.0 times as long as the median of the job's GPUs; its "
+            "receives are as fast as others'.");
+  window.gpus[3].receive.seconds = 0.3;
+  found = after(job, 3, window);
+  EXPECT_EQ(headline(job, found[0]), "the NIC of GPU 0 of node3 (global rank 3) is slow");
+}
+
+TEST(Judge, PutsAHangFirstAndLeavesRatesOut) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  Judge judge(job);
+  for (int i = 0; i < 3; ++i) judge.add(window);
+  Standing standing = idle(job);
+  for (const std::uint32_t m : {0u, 1u, 3u}) wait_in(standing, m, 40);
+  std::vector<Finding> found = judge.findings(standing);
+  ASSERT_THAT(found, SizeIs(2));
+  EXPECT_EQ(found[0].kind, Kind::kLateGpu) << "faults before information";
+  EXPECT_EQ(found[1].kind, Kind::kWaiting);
+  for (const std::uint32_t m : {0u, 1u, 3u}) wait_in(standing, m, 70);
+  found = judge.findings(standing);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].kind, Kind::kHang);
+}
+
+}  // namespace
+}  // namespace ncclscope::verdict

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verdict/window.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/verdict/job_rig.h"
+
+namespace ncclscope::verdict {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+TEST(Window, ChargesTheRankThatSpendsLeastWithWhatTheOthersWait) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  const WindowResult result = evaluate(job, window);
+  EXPECT_NEAR(result.caused[2], 0.3, 1e-12);
+  EXPECT_NEAR(result.wait[2], 0, 1e-12);
+  EXPECT_NEAR(result.wait[0], 0.3, 1e-12);
+  EXPECT_NEAR(result.caused[0], 0, 1e-12);
+  EXPECT_THAT(result.late, ElementsAre(0, 0, 1, 0));
+  EXPECT_DOUBLE_EQ(result.threshold, thresholds::kLateSeconds);
+  const CommunicatorTiming* worst = result.worst(job, 2);
+  ASSERT_NE(worst, nullptr);
+  EXPECT_NEAR(worst->min_seconds, 0.01, 1e-12);
+  EXPECT_NEAR(worst->others_mean_seconds, 0.04, 1e-12);
+}
+
+TEST(Window, FindsNobodyLateBelowOnePercent) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.009);
+  EXPECT_FALSE(evaluate(job, window).anybody_late());
+}
+
+TEST(Window, DoesNotAccuseAVictimThatIsLateForItsOwnGroup) {
+  // GPU 0 is late in its tensor group; GPU 1 therefore comes late to its data-parallel partner.
+  Job job = make_job(2, 2);
+  const std::uint32_t tp = add_communicator(job, "tp", "tp", {0, 1});
+  add_communicator(job, "tp", "tp", {2, 3});
+  add_communicator(job, "dp", "dp", {0, 2});
+  const std::uint32_t dp1 = add_communicator(job, "dp", "dp", {1, 3});
+  Window window = even_window(job);
+  make_late(job, window, tp, 0, 0.3);   // GPU 1 waits for GPU 0
+  make_late(job, window, dp1, 0, 0.1);  // GPU 3 waits for GPU 1
+  const WindowResult result = evaluate(job, window);
+  EXPECT_NEAR(result.caused[1], 0.1, 1e-12);
+  EXPECT_NEAR(result.wait[1], 0.3, 1e-12);
+  EXPECT_THAT(result.late, ElementsAre(1, 0, 0, 0));
+}
+
+TEST(Window, ComparesOnlyWhereAllRanksReport) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  window.collectives.pop_back();
+  const WindowResult result = evaluate(job, window);
+  EXPECT_TRUE(result.timings.empty());
+  EXPECT_THAT(result.judged, Each(0));
+  EXPECT_FALSE(result.anybody_late());
+}
+
+TEST(Window, ComparesOnlyWhereTelemetrySeesEnough) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  window.coverage[0] = 0.98;
+  EXPECT_FALSE(evaluate(job, window).anybody_late());
+}
+
+TEST(Window, ComparesOnlyEqualNumbersOfOperations) {
+  const Job job = ddp_job(2, 2);
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  window.collectives[0].operations = 10.2;
+  EXPECT_FALSE(evaluate(job, window).anybody_late());
+  WindowOptions lenient;
+  lenient.operations_tolerance = 0.1;
+  EXPECT_TRUE(evaluate(job, window, lenient).anybody_late());
+}
+
+TEST(Window, CountsSendAndRecvAboveTheMedianOfTheDataParallelPeersAsWaiting) {
+  Job job = ddp_job(3, 1);
+  Window window = even_window(job);
+  make_late(job, window, 0, 1, 0.2);
+  for (GpuRates& gpu : window.gpus) gpu.p2p_seconds = 0.5;
+  window.gpus[1].p2p_seconds = 0.6;
+  const WindowResult result = evaluate(job, window);
+  EXPECT_THAT(result.p2p_excess, ElementsAre(0, ::testing::DoubleNear(0.1, 1e-12), 0));
+  // It makes the others wait for twice as long as it waits itself for its pipeline: not late.
+  EXPECT_FALSE(result.anybody_late());
+}
+
+TEST(Window, TakesTheTransferOfTheRankThatWaitedLeast) {
+  const Job job = ddp_job(2, 1);
+  Window window = even_window(job);
+  make_late(job, window, 0, 1, 0.1);
+  const WindowResult result = evaluate(job, window);
+  ASSERT_EQ(result.timings.size(), 1u);
+  EXPECT_NEAR(result.timings[0].transfer, 1e8 / 0.01, 1);
+  EXPECT_EQ(result.timings[0].size, "<=256MiB");
+}
+
+TEST(Window, HasNoShapeWhereSizesAreMixed) {
+  const Job job = ddp_job(2, 1);
+  Window window = even_window(job);
+  window.shapes.push_back({0, Collective::kAllReduce, "<=1MiB", "RING", 0.2});
+  EXPECT_EQ(evaluate(job, window).timings[0].size, "");
+}
+
+TEST(Window, FindsTheSenderWhoseBytesTakeLong) {
+  const Job job = ddp_job(4, 1);
+  Window window = even_window(job);
+  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9};
+  window.gpus[3].send.seconds = 0.2;
+  WindowResult result = evaluate(job, window);
+  EXPECT_THAT(result.slow_send, ElementsAre(0, 0, 0, ::testing::DoubleNear(2, 1e-9)));
+  EXPECT_THAT(result.slow_receive, Each(0));
+  window.gpus.resize(3);
+  result = evaluate(job, window);
+  EXPECT_THAT(result.slow_send, Each(0)) << "three GPUs are too few for a median";
+}
+
+TEST(Roles, NameAWholeStageReplicaAndGroup) {
+  Job job = make_job(2, 2);  // stages {0, 1} and {2, 3}
+  add_communicator(job, "pp", "pp", {0, 2});
+  add_communicator(job, "pp", "pp", {1, 3});
+  const std::uint32_t dp = add_communicator(job, "dp", "dp", {0, 1});
+  add_communicator(job, "dp", "dp", {2, 3});
+  const std::vector<Role> stage = roles_of(job, {0, 1});
+  ASSERT_EQ(stage.size(), 2u);
+  EXPECT_EQ(stage[0].kind, RoleKind::kStage);
+  EXPECT_EQ(stage[1].kind, RoleKind::kGroup);
+  EXPECT_EQ(stage[1].communicator, dp);
+  const std::vector<Role> replica = roles_of(job, {0, 2});
+  ASSERT_EQ(replica.size(), 2u);
+  EXPECT_EQ(replica[0].kind, RoleKind::kReplica);
+  EXPECT_EQ(replica[0].rank, 0);
+  EXPECT_TRUE(roles_of(job, {0, 3}).empty());
+}
+
+}  // namespace
+}  // namespace ncclscope::verdict

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verdict/hang.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace ncclscope::verdict {
+namespace {
+
+using Members = std::vector<std::uint32_t>;
+
+/// What a communicator's members say together.
+struct Stall {
+  std::uint32_t communicator = kNone;
+  Members members;
+  double seconds = 0;  // of the oldest operation in flight
+  bool stalled = false;
+  std::uint64_t max_enqueued = 0, max_completed = 0;
+  bool collective = false;  // a collective is in flight; else Send and Recv
+  std::uint32_t unreported = 0;
+  Members gone, stopped, mismatched, behind, outside, unstarted, never_started;
+
+  [[nodiscard]] bool unnamed_missing() const { return unreported > 0 && gone.empty(); }
+};
+
+class Hangs {
+ public:
+  Hangs(const Job& job, const Standing& standing, const HangOptions& options)
+      : job_(job), standing_(standing), options_(options), stalls_(job.communicators.size()) {
+    look_at_members();
+    for (std::uint32_t c = 0; c < stalls_.size(); ++c) {
+      Stall& stall = stalls_[c];
+      stall.communicator = c;
+      const double coverage = c < standing.coverage.size() ? standing.coverage[c] : 1;
+      stall.stalled = stall.seconds >= options.stalled_seconds && !(coverage < options.coverage);
+      if (stall.stalled) classify(stall);
+    }
+    accuse_in_circles();
+  }
+
+  std::vector<Hang> found() const {
+    std::vector<Hang> out;
+    for (const Stall& stall : stalls_) {
+      if (stall.stalled) add(stall, out);
+    }
+    std::stable_sort(out.begin(), out.end(),
+                     [](const Hang& a, const Hang& b) { return a.seconds > b.seconds; });
+    if (out.empty()) add_outside(out);
+    return out;
+  }
+
+ private:
+  const Progress& of(std::uint32_t member) const { return standing_.progress[member]; }
+  static bool collective_in_flight(const Progress& p) { return p.enqueued > p.completed; }
+  static bool runs(const Progress& p) { return p.state == MemberState::kRunning; }
+
+  void look_at_members() {
+    gpu_seconds_.assign(job_.gpus.size(), 0);
+    gpu_runs_.assign(job_.gpus.size(), 0);
+    for (std::uint32_t m = 0; m < job_.members.size(); ++m) {
+      const Member& member = job_.members[m];
+      const Progress& p = of(m);
+      Stall& stall = stalls_[member.communicator];
+      stall.members.push_back(m);
+      stall.seconds = std::max(stall.seconds, p.inflight_seconds);
+      stall.max_enqueued = std::max(stall.max_enqueued, p.enqueued);
+      stall.max_completed = std::max(stall.max_completed, p.completed);
+      stall.collective |= runs(p) && collective_in_flight(p);
+      gpu_seconds_[member.gpu] = std::max(gpu_seconds_[member.gpu], p.inflight_seconds);
+      if (p.started > p.completed) gpu_runs_[member.gpu] = 1;
+    }
+  }
+
+  bool gpu_is_outside(std::uint32_t member) const {
+    return gpu_seconds_[job_.members[member].gpu] <= 0;
+  }
+
+  void classify(Stall& stall) {
+    std::set<std::int32_t> ranks;
+    for (const std::uint32_t m : stall.members) {
+      const Progress& p = of(m);
+      ranks.insert(job_.members[m].rank);
+      if (p.state == MemberState::kVanished || p.state == MemberState::kLost)
+        stall.gone.push_back(m);
+      else if (runs(p) && p.sample_age_seconds >= options_.silent_seconds)
+        stall.stopped.push_back(m);
+    }
+    const std::uint32_t nranks = job_.communicators[stall.communicator].nranks;
+    if (nranks > ranks.size()) stall.unreported = nranks - static_cast<std::uint32_t>(ranks.size());
+    if (!stall.gone.empty() || (stall.unreported > 0 && !standing_.agents_missing)) return;
+    // What a process said before it was stopped says nothing about now.
+    if (!stall.stopped.empty()) return;
+    find_mismatch(stall);
+    if (!stall.mismatched.empty()) return;
+    find_behind(stall);
+    if (!stall.behind.empty()) return;
+    for (const std::uint32_t m : stall.members) {
+      const Progress& p = of(m);
+      if (!collective_in_flight(p) || p.started > p.completed ||
+          p.inflight_seconds < options_.stalled_seconds)
+        continue;
+      stall.unstarted.push_back(m);
+      if (gpu_runs_[job_.members[m].gpu] == 0) stall.never_started.push_back(m);
+    }
+  }
+
+  /// Ranks at the same index whose oldest operation differs: the smaller parties; all if none is.
+  void find_mismatch(Stall& stall) const {
+    std::map<std::uint64_t, Members> parties;
+    for (const std::uint32_t m : stall.members) {
+      const Progress& p = of(m);
+      if (p.signature != 0 && p.completed == stall.max_completed) parties[p.signature].push_back(m);
+    }
+    if (parties.size() < 2) return;
+    std::size_t most = 0;
+    std::size_t least = std::numeric_limits<std::size_t>::max();
+    for (const auto& [signature, members] : parties) {
+      most = std::max(most, members.size());
+      least = std::min(least, members.size());
+    }
+    for (const auto& [signature, members] : parties) {
+      if (members.size() < most || least == most)
+        stall.mismatched.insert(stall.mismatched.end(), members.begin(), members.end());
+    }
+    std::sort(stall.mismatched.begin(), stall.mismatched.end());
+  }
+
+  /// Nothing of it is in flight here, and it is behind in calls. In Send and Recv nobody is ahead
+  /// of anybody: who has nothing in flight anywhere is outside NCCL.
+  void find_behind(Stall& stall) const {
+    for (const std::uint32_t m : stall.members) {
+      const Progress& p = of(m);
+      if (p.inflight_seconds > 0) continue;
+      const bool outside = gpu_is_outside(m);
+      const bool behind = stall.collective ? p.enqueued < stall.max_enqueued : outside;
+      if (!behind) continue;
+      stall.behind.push_back(m);
+      if (outside) stall.outside.push_back(m);
+    }
+  }
+
+  /// One whose GPU waits elsewhere is a victim itself. Only if all are (a circle), those of the
+  /// longest wait are accused.
+  void accuse_in_circles() {
+    double longest = 0;
+    for (const Stall& stall : stalls_) {
+      if (!stall.stalled) continue;
+      longest = std::max(longest, stall.seconds);
+      if (!stall.outside.empty() || !stall.gone.empty() || !stall.stopped.empty() ||
+          !stall.mismatched.empty() || stall.unreported > 0)
+        return;
+    }
+    for (Stall& stall : stalls_) {
+      if (stall.stalled && stall.seconds >= longest) stall.outside = stall.behind;
+    }
+  }
+
+  Hang base(const Stall& stall) const {
+    Hang hang;
+    hang.communicator = stall.communicator;
+    hang.seconds = stall.seconds;
+    hang.threshold_seconds = hang_threshold(standing_, options_);
+    hang.unreported = stall.unreported;
+    hang.point_to_point = !stall.collective;
+    hang.sure = stall.unreported == 0 && (stall.collective || stall.members.size() <= 2);
+    return hang;
+  }
+
+  void add(const Stall& stall, std::vector<Hang>& out) const {
+    Hang hang = base(stall);
+    const auto accuse = [&](HangClass hang_class, const Members& members) {
+      hang.hang_class = hang_class;
+      hang.members = members;
+      out.push_back(hang);
+    };
+    if (!stall.gone.empty()) {
+      hang.sure = true;
+      accuse(HangClass::kProcessGone, stall.gone);
+    } else if (stall.unnamed_missing() && !standing_.agents_missing) {
+      hang.sure = false;
+      accuse(HangClass::kProcessGone, {});
+    } else if (!stall.stopped.empty()) {
+      accuse(HangClass::kProcessStopped, stall.stopped);
+    } else if (!stall.mismatched.empty()) {
+      accuse(HangClass::kArgumentMismatch, stall.mismatched);
+    } else if (!stall.behind.empty()) {
+      if (!stall.outside.empty()) accuse(HangClass::kRankNeverCalled, stall.outside);
+    } else if (stall.unnamed_missing()) {
+      accuse(HangClass::kProcessGone, {});
+    } else if (!stall.unstarted.empty()) {
+      if (!stall.never_started.empty()) accuse(HangClass::kGpuNeverStarted, stall.never_started);
+    } else if (network_is_stuck(stall)) {
+      accuse(HangClass::kNetworkStuck, {});
+    }
+  }
+
+  /// All have called and started. Somebody who came only now may be the one they wait for; in Send
+  /// and Recv, also somebody who did not come.
+  bool network_is_stuck(const Stall& stall) const {
+    bool started = false;
+    for (const std::uint32_t m : stall.members) {
+      const Progress& p = of(m);
+      if (p.inflight_seconds > 0 && p.inflight_seconds < options_.stalled_seconds) return false;
+      if (p.inflight_seconds <= 0 && !stall.collective) return false;
+      started |= p.started > p.completed || p.p2p_started > p.p2p_completed;
+    }
+    return started;
+  }
+
+  /// Nothing is in flight, and nobody has called anything for long.
+  void add_outside(std::vector<Hang>& out) const {
+    double idle = std::numeric_limits<double>::max();
+    bool called = false;
+    bool running = false;
+    for (std::uint32_t m = 0; m < job_.members.size(); ++m) {
+      const Progress& p = of(m);
+      if (p.inflight_seconds > 0) return;
+      called |= p.enqueued + p.p2p_enqueued > 0;
+      if (!runs(p)) continue;
+      running = true;
+      idle = std::min(idle, p.idle_seconds);
+    }
+    if (!running || !called || idle < options_.outside_seconds) return;
+    Hang hang;
+    hang.hang_class = HangClass::kOutsideNccl;
+    hang.seconds = idle;
+    hang.threshold_seconds = options_.outside_seconds;
+    hang.sure = !standing_.agents_missing;
+    out.push_back(hang);
+  }
+
+  const Job& job_;
+  const Standing& standing_;
+  const HangOptions& options_;
+  std::vector<Stall> stalls_;
+  std::vector<double> gpu_seconds_;  // oldest in flight in any communicator
+  std::vector<char> gpu_runs_;       // a collective has started and not ended
+};
+
+}  // namespace
+
+std::string_view name(HangClass hang_class) {
+  switch (hang_class) {
+    case HangClass::kProcessGone:
+      return "process_gone";
+    case HangClass::kProcessStopped:
+      return "process_stopped";
+    case HangClass::kArgumentMismatch:
+      return "argument_mismatch";
+    case HangClass::kRankNeverCalled:
+      return "rank_never_called";
+    case HangClass::kGpuNeverStarted:
+      return "gpu_never_started";
+    case HangClass::kNetworkStuck:
+      return "network_stuck";
+    case HangClass::kOutsideNccl:
+      return "outside_nccl";
+  }
+  return "";
+}
+
+double hang_threshold(const Standing& standing, const HangOptions& options) {
+  return std::max(options.hang_seconds, thresholds::kHangMultiple * standing.longest_ended_seconds);
+}
+
+std::vector<Hang> find_hangs(const Job& job, const Standing& standing, const HangOptions& options) {
+  return Hangs(job, standing, options).found();
+}
+
+}  // namespace ncclscope::verdict

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a verdict is made of: who is where in a job, what was measured in a window of time, and how
+// far everybody is now. Filled by the command line from agents, by benchmarks from models, by tests
+// from recordings. Plain data: rates are per second of the window, times in seconds. Things are
+// named by their index in Job.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ncclscope::verdict {
+
+inline constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+/// Collectives that no rank can leave before all have come. Only these tell who is late: a root or
+/// a sender leaves early without being late.
+enum class Collective : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+inline constexpr std::size_t kCollectives = 4;
+/// From NCCL's name; none if it does not synchronise all ranks.
+[[nodiscard]] std::optional<Collective> synchronising(std::string_view name);
+[[nodiscard]] std::string_view name(Collective collective);
+
+struct Gpu {
+  std::string node;
+  std::int32_t index = -1;  // on the node, -1 = unknown
+  std::string global_rank;  // empty = unknown
+};
+
+struct Communicator {
+  std::string comm;  // 16 hex digits
+  std::string name;
+  std::string dimension;     // tp, pp, dp, ep, cp, ...; empty = unknown
+  std::uint32_t nranks = 0;  // 0 = unknown
+  std::uint32_t nnodes = 0;
+};
+
+/// A rank of a communicator. (communicator, rank) occurs once.
+struct Member {
+  std::uint32_t communicator = kNone;
+  std::uint32_t gpu = kNone;
+  std::int32_t rank = -1;
+};
+
+struct Job {
+  std::string job_id;
+  std::vector<Gpu> gpus;
+  std::vector<Communicator> communicators;
+  std::vector<Member> members;
+};
+
+// ---- a window of time
+// ----------------------------------------------------------------------------
+
+/// Of one member in one collective, per second. First operations and fused batches left out, as in
+/// ncclscope_rank_collective_*.
+struct CollectiveRates {
+  std::uint32_t member = kNone;
+  Collective collective{};
+  double operations = 0;
+  double seconds = 0;
+  double bus_bytes = 0;
+};
+
+/// Of one size and algorithm of a communicator's collective, over its members: how much of the time
+/// they make up.
+struct ShapeRates {
+  std::uint32_t communicator = kNone;
+  Collective collective{};
+  std::string size, algorithm;
+  double busy_seconds = 0;
+};
+
+/// Sampled network phases of one direction of a GPU, per second.
+struct NetworkRates {
+  double seconds = 0;  // send: on the wire; receive: waiting for data
+  double bytes = 0;
+};
+
+struct GpuRates {
+  std::optional<double> p2p_seconds;  // in Send and Recv; none = it never did any
+  double queue_seconds = 0;           // GPU start - enqueue; exactly 0 = not known
+  NetworkRates send, receive;
+};
+
+struct Window {
+  double seconds = 0;
+  std::vector<CollectiveRates> collectives;
+  std::vector<ShapeRates> shapes;
+  std::vector<GpuRates> gpus;          // as Job::gpus
+  std::vector<double> coverage;        // as Job::communicators: recorded / seen, the least
+  std::optional<double> step_seconds;  // mean
+};
+
+// ---- now
+// -----------------------------------------------------------------------------------------
+
+enum class MemberState : std::uint8_t {
+  kRunning,
+  kFinalized,
+  kVanished,  // its process ended without an end of the communicator
+  kLost,      // known from before, and not reported any more
+};
+
+/// How far a member is. Counts are since the communicator's init, of collectives; equal counts mean
+/// the same operation on all ranks.
+struct Progress {
+  MemberState state = MemberState::kRunning;
+  std::uint64_t enqueued = 0, started = 0, completed = 0;
+  std::uint64_t p2p_enqueued = 0, p2p_started = 0, p2p_completed = 0;
+  double inflight_seconds = 0;    // age of the oldest unfinished operation, 0 = none
+  double sample_age_seconds = 0;  // since the process last said so
+  std::uint64_t signature = 0;    // of the oldest unfinished collective, 0 = none
+  double idle_seconds = 0;        // since it last called anything
+};
+
+struct Standing {
+  std::vector<Progress> progress;    // as Job::members
+  std::vector<double> coverage;      // as Job::communicators
+  double longest_ended_seconds = 0;  // the longest wait of the job that ended by itself
+  bool agents_missing = false;       // some agents did not answer: who is not reported may be well
+};
+
+}  // namespace ncclscope::verdict

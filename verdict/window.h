@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One window of a job: who waited, who made the others wait, how fast the transfer itself was. The
+// formulas of the recording rules (group ncclscope.window), without those that look at other
+// windows. Pure; linear in the window.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "verdict/job.h"
+#include "verdict/thresholds.h"
+
+namespace ncclscope::verdict {
+
+struct WindowOptions {
+  double coverage = thresholds::kCoverage;
+  /// Largest relative difference of the ranks' operation counts. Where ranks are not read at the
+  /// same instant, a short window needs more.
+  double operations_tolerance = thresholds::kOperationsTolerance;
+  double late_seconds = thresholds::kLateSeconds;
+};
+
+/// One collective of a communicator. Kept only if all its ranks can be compared.
+struct CommunicatorTiming {
+  std::uint32_t communicator = kNone;
+  Collective collective{};
+  std::uint32_t last = kNone;      // the member that spends least in it: it came last
+  double operations = 0;           // per second, the most of any rank
+  double min_seconds = 0;          // of an operation, of the member that came last
+  double others_mean_seconds = 0;  // of an operation, of all the others
+  double caused = 0;               // operations * (others' mean - min)
+  double bus_bytes_per_operation = 0;
+  double transfer = 0;          // bus bytes per second of the member that waited least
+  std::string size, algorithm;  // that make up most of its time; empty = none does
+};
+
+/// Where a set of GPUs stands in its job.
+enum class RoleKind : std::uint8_t {
+  kStage,    // of the pipeline
+  kReplica,  // of data parallelism
+  kExpert,
+  kGroup,  // the members of one communicator
+};
+struct Role {
+  RoleKind kind{};
+  std::string_view dimension;          // of the communicators that say so
+  std::int32_t rank = -1;              // in those; of stage, replica and expert
+  std::uint32_t communicator = kNone;  // of kGroup
+  std::vector<std::uint32_t> gpus;     // sorted
+};
+
+struct WindowResult {
+  double seconds = 0;
+  // As Job::gpus, seconds per second.
+  std::vector<double> wait, caused, queue, p2p_excess;
+  std::vector<char> judged;  // has a wait: its collectives can be compared
+  std::vector<char> late;
+  double threshold = 0;  // of caused
+  std::vector<CommunicatorTiming> timings;
+  /// Seconds per byte as multiples of the job's median, where that is too much; 0 = it is not. As
+  /// Job::gpus.
+  std::vector<double> slow_send, slow_receive;
+  std::optional<double> step_seconds;
+
+  [[nodiscard]] bool anybody_late() const;
+  /// The collective in which `gpu` costs the others most; null if it came last in none.
+  [[nodiscard]] const CommunicatorTiming* worst(const Job& job, std::uint32_t gpu) const;
+};
+
+[[nodiscard]] WindowResult evaluate(const Job& job, const Window& window,
+                                    const WindowOptions& options = {});
+
+/// The roles whose GPUs are exactly `gpus` (sorted).
+[[nodiscard]] std::vector<Role> roles_of(const Job& job, const std::vector<std::uint32_t>& gpus);
+
+}  // namespace ncclscope::verdict
