@@ -20,6 +20,7 @@ check=(
   python3 python3-prometheus-client python3-yaml              # repository checks, strict OpenMetrics parser
   python3-pip                                                 # NCCL and CUDA headers for the GPU test, as wheels
   curl procps openssl util-linux                              # TLS tests; setpriv: tests as another user
+  chromium fonts-liberation                                   # the agent's page and dashboards in a real browser
   slurmctld slurmd slurm-client munge                         # a real SLURM in an end-to-end test
 )
 packages=("${build[@]}" "${check[@]}")

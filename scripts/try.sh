@@ -41,6 +41,7 @@ cleanup() {
   [ -z "$job" ] || kill "$job" 2>/dev/null || true
   if [ "$keep" -eq 1 ] && [ ${#agents[@]} -gt 0 ]; then
     echo
+    echo "Now look at the page of each agent: ${pages[*]}"
     echo "The agents are still running. To stop them: kill ${agents[*]}; rm -r $work"
     return
   fi
@@ -52,7 +53,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 heading "one agent for each of two nodes"
-sockets=() apis=()
+sockets=() apis=() pages=()
 for node in 0 1; do
   folder=$work/node$node
   mkdir -p "$folder"
@@ -75,7 +76,8 @@ for node in 0 1; do
     kill -0 "${agents[$node]}" 2>/dev/null || { echo "try.sh: the agent of node$node ended:" >&2; cat "$folder/log" >&2; exit 1; }
     sleep 0.1
   done
-  echo "node$node: http://$(sed -n 's/^http=//p' "$folder/ready")/metrics"
+  pages+=("http://$(sed -n 's/^http=//p' "$folder/ready")/")
+  echo "node$node: its page ${pages[$node]}, for Prometheus ${pages[$node]}metrics"
 done
 
 heading "a job of 2 x 4 ranks for $duration: TP2 x PP2 x DP2"
@@ -101,6 +103,7 @@ heading "the loss books"
 echo
 if [ "$code" -eq 0 ]; then
   echo "All went well."
+  [ "$keep" -eq 1 ] || echo "Next: scripts/try.sh --keep leaves the agents running; then look at the page of each in a browser."
 else
   echo "Something ended with $code; logs: $work/node*/log" >&2
   keep=1

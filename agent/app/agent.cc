@@ -31,6 +31,8 @@
 #include "agent/ingest/listener.h"
 #include "agent/ingest/reactor_gateway.h"
 #include "agent/ingest/session.h"
+#include "agent/page/bandwidth_history.h"
+#include "agent/page/node_page.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -126,7 +128,9 @@ struct Agent::Parts {
   void watch_memory();
   void publish() {
     if (squeue) aggregator.set_squeue_failures(squeue->failures());
-    store.publish(aggregator.build(ingest.stats(), ingest.quotas().counts()));
+    SnapshotPtr snapshot = aggregator.build(ingest.stats(), ingest.quotas().counts());
+    history.observe(*snapshot);
+    store.publish(std::move(snapshot));
   }
   void shut_down();
   void apply(const Config& next);
@@ -138,6 +142,7 @@ struct Agent::Parts {
   Config config;
   const Clock& clock;
   SnapshotStore store;
+  BandwidthHistory history;
   OperationTail tail;
   GpuTable gpus;
   JobTable slurm_jobs;
@@ -155,6 +160,7 @@ struct Agent::Parts {
   std::string http_address;
   HttpRouter router;
   std::unique_ptr<MetricsEndpoint> metrics;
+  std::unique_ptr<NodePage> page;
   std::unique_ptr<WebServer> http;
   std::unique_ptr<ApiServer> api;
   std::string api_address;
@@ -334,6 +340,8 @@ Status Agent::Parts::start_http() {
   if (!listen.ok()) return listen.status();
   metrics = std::make_unique<MetricsEndpoint>(store);
   metrics->add_to(router);
+  page = std::make_unique<NodePage>(store, history);
+  page->add_to(router);
   HttpServerOptions options;
   options.address = listen.value().host;
   options.port = listen.value().port;

@@ -40,27 +40,6 @@ double seconds(const timeval& t) {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
 }
 
-void escape_html(std::string& out, std::string_view text) {
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-}
-
 }  // namespace
 
 SelfStats read_self() {
@@ -190,31 +169,10 @@ HttpResponse MetricsEndpoint::readyz() const {
   return response;
 }
 
-HttpResponse MetricsEndpoint::index() const {
-  const SnapshotPtr snapshot = store_.get();
-  HttpResponse response;
-  response.content_type = "text/html; charset=utf-8";
-  std::string& page = response.body;
-  page =
-      "<!doctype html><html lang=\"en\"><head><meta "
-      "charset=\"utf-8\"><title>ncclscope-agent</title></head><body>\n"
-      "<h1>ncclscope-agent</h1>\n<p>Node ";
-  escape_html(page, snapshot->node.empty() ? "(unknown)" : snapshot->node);
-  page += ", version ";
-  escape_html(page, snapshot->agent_version.empty() ? "(unknown)" : snapshot->agent_version);
-  page += ", " + std::to_string(snapshot->jobs.size()) + " jobs.</p>\n";
-  page +=
-      "<ul>\n<li><a href=\"/metrics\">/metrics</a> Prometheus text or OpenMetrics</li>\n"
-      "<li><a href=\"/healthz\">/healthz</a> the process answers</li>\n"
-      "<li><a href=\"/readyz\">/readyz</a> data is current</li>\n</ul>\n</body></html>\n";
-  return response;
-}
-
 void MetricsEndpoint::add_to(HttpRouter& router) {
   router.add("/metrics", [this](const HttpRequest& request) { return metrics(request); });
   router.add("/healthz", [this](const HttpRequest&) { return healthz(); });
   router.add("/readyz", [this](const HttpRequest&) { return readyz(); });
-  router.add("/", [this](const HttpRequest&) { return index(); });
 }
 
 }  // namespace ncclscope::agent

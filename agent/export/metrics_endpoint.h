@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The handlers of the agent's HTTP paths: /metrics, /healthz, /readyz and / .
+// The handlers of the agent's HTTP paths for programs: /metrics, /healthz and /readyz.
 //   Thread: any, several at once. They read the newest snapshot and never wait for the reactor.
 //   A compressed page is made once per snapshot and format, and then shared: four scrapers cost
 //   about what one costs, and see the same.
@@ -43,7 +43,6 @@ class MetricsEndpoint {
   [[nodiscard]] HttpResponse healthz() const;
   /// A snapshot was published and is not older than `kMaxSnapshotAgeSeconds`: the reactor works.
   [[nodiscard]] HttpResponse readyz() const;
-  [[nodiscard]] HttpResponse index() const;
 
   /// Adds all of them. The endpoint must outlive the router.
   void add_to(HttpRouter& router);
