@@ -306,6 +306,7 @@ void Aggregator::end_process(SinkProcess& process) {
   process.gone = true;
   process.steps.finish();
   take_steps(process);
+  process.steps = {};  // its tables; should the process come back, it starts anew
   const RankState state =
       process.session->said_goodbye ? RankState::kFinalized : RankState::kVanished;
   process.slots.for_each([&](CommRank& rank) {

@@ -5,6 +5,8 @@
 #include "agent/aggregate/step_period.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 namespace ncclscope::agent {
 namespace {
@@ -15,11 +17,13 @@ constexpr std::size_t kMaxLevels = 32;
 constexpr std::size_t kMaxSteps = 4096;  // waiting in steps_
 constexpr std::uint32_t kMaxStepOperations = 1u << 20;
 constexpr std::uint64_t kUndecidedOperations = 512;
-constexpr std::uint64_t kRestFactor = 8;            // times the median step: a pause
-constexpr std::uint32_t kRestsInARow = 3;           // no pauses any more
-constexpr std::uint64_t kForgetInterval = 8192;     // operations between two times of forgetting
-constexpr std::uint64_t kForgottenAfter = 262'144;  // operations without one
-constexpr std::uint64_t kLostWindows = 1000;        // a level that has not come for so long is over
+constexpr std::uint64_t kRestFactor = 8;           // times the median step: a pause
+constexpr std::uint32_t kRestsInARow = 3;          // no pauses any more
+constexpr std::uint64_t kForgetInterval = 8192;    // operations between two times of forgetting
+constexpr std::uint32_t kForgottenAfter = 65'536;  // operations without one
+constexpr std::uint32_t kMaxMatched = 0xFFFF;
+constexpr std::uint64_t kMaxBytes = (std::uint64_t{1} << 48) - 1;
+constexpr std::uint64_t kLostWindows = 1000;  // a level that has not come for so long is over
 
 constexpr std::uint64_t mix(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
@@ -29,10 +33,10 @@ constexpr std::uint64_t mix(std::uint64_t x) {
 }
 
 /// What windows are compared by.
-constexpr std::uint64_t kind_hash(const StepOperation& o) {
+constexpr std::uint32_t kind_hash(const StepOperation& o) {
   const unsigned function =
       model::is_point_to_point(o.function) ? 0xFFu : static_cast<unsigned>(o.function);
-  return mix(std::uint64_t{o.communicator} << 8 | function);
+  return static_cast<std::uint32_t>(mix(std::uint64_t{o.communicator} << 8 | function));
 }
 
 }  // namespace
@@ -58,21 +62,23 @@ void StepPeriod::add(const StepOperation& operation) {
     take(operation);  // too late to be put where it belongs
     return;
   }
-  held_.push_back(operation);
-  std::size_t at = held_.size() - 1;
-  for (; at > held_begin_ && held_[at - 1].call_ns > operation.call_ns; --at) {
-    held_[at] = held_[at - 1];
-  }
-  held_[at] = operation;
-  const std::uint64_t newest = held_.back().call_ns;
-  while (held_.size() - held_begin_ > kHeld || newest - held_[held_begin_].call_ns > kHeldNs) {
-    const StepOperation first = held_[held_begin_++];
-    taken_call_ns_ = first.call_ns;
-    take(first);
-  }
-  if (held_begin_ >= kHeld) {
+  if (held_.size() == 2 * kHeld) {
     held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(held_begin_));
     held_begin_ = 0;
+  }
+  held_.push_back(operation);
+  std::size_t at = held_.size() - 1;
+  if (at > held_begin_ && held_[at - 1].call_ns > operation.call_ns) {
+    for (; at > held_begin_ && held_[at - 1].call_ns > operation.call_ns; --at) {
+      held_[at] = held_[at - 1];
+    }
+    held_[at] = operation;
+  }
+  const std::uint64_t newest = held_.back().call_ns;
+  while (held_.size() - held_begin_ > kHeld || newest - held_[held_begin_].call_ns > kHeldNs) {
+    const StepOperation& first = held_[held_begin_++];
+    taken_call_ns_ = first.call_ns;
+    take(first);
   }
 }
 
@@ -120,7 +126,7 @@ void StepPeriod::take(const StepOperation& operation) {
   ++index_;
   sum_ += kind_hash(operation);
   if (Anchor* anchor = find(operation.signature, operation, AnchorKind::kOperation)) {
-    touch(*anchor, operation, index_, sum_);
+    touch(*anchor, operation);
   }
   if (index_ >= choose_at_) choose();
 }
@@ -130,7 +136,7 @@ void StepPeriod::end_run(const StepOperation& last, bool pause) {
   run.signature = static_cast<std::uint32_t>(
       mix(std::uint64_t{last.signature} << 32 | run_length_ << 1 | (pause ? 1u : 0u)));
   if (Anchor* anchor = find(run.signature, run, pause ? AnchorKind::kBurst : AnchorKind::kRun)) {
-    touch(*anchor, run, index_, sum_);
+    touch(*anchor, run);
   }
 }
 
@@ -158,13 +164,13 @@ StepPeriod::Anchor* StepPeriod::find(std::uint32_t signature, const StepOperatio
     }
     if ((used_ + 1) * 4 > anchors_.size() * 3) {
       if (anchors_.size() < kMaxAnchors) {
-        rebuild(anchors_.size() * 2, 0);
+        rebuild(anchors_.size() * 2, kSweepInterval);
       } else if (index_ < forget_at_) {
         return nullptr;
       } else {
         // Communicators come and go: what has not come for long gives way.
         forget_at_ = index_ + kForgetInterval;
-        rebuild(anchors_.size(), index_ > kForgottenAfter ? index_ - kForgottenAfter : 0);
+        rebuild(anchors_.size(), kForgottenAfter);
       }
       ++attempt;
       continue;
@@ -176,19 +182,21 @@ StepPeriod::Anchor* StepPeriod::find(std::uint32_t signature, const StepOperatio
     made.communicator = operation.communicator;
     made.function = operation.function;
     made.kind = kind;
-    made.bytes = operation.bytes;
+    made.bytes = std::min(operation.bytes, kMaxBytes) & kMaxBytes;
     return &made;
   }
 }
 
-void StepPeriod::rebuild(std::size_t size, std::uint64_t seen_since) {
+void StepPeriod::rebuild(std::size_t size, std::uint32_t max_age) {
   std::vector<Anchor> old(size);
   old.swap(anchors_);
   used_ = 0;
   operations_ = 0;
   const std::size_t mask = anchors_.size() - 1;
-  for (const Anchor& anchor : old) {
-    if (anchor.count == 0 || anchor.last_index < seen_since) continue;
+  for (Anchor& anchor : old) {
+    if (anchor.count == 0 || age(anchor.last_index) > max_age) continue;
+    if (age(anchor.since_index) > kSweepInterval)
+      anchor.since_index = static_cast<std::uint32_t>(index_) - kSweepInterval;
     ++used_;
     if (anchor.kind == AnchorKind::kOperation) ++operations_;
     std::size_t at = anchor.signature & mask;
@@ -197,38 +205,42 @@ void StepPeriod::rebuild(std::size_t size, std::uint64_t seen_since) {
   }
 }
 
-void StepPeriod::touch(Anchor& anchor, const StepOperation& operation, std::uint64_t index,
-                       std::uint64_t sum) {
-  if (anchor.count++ > 0) {
-    const std::uint64_t window = sum - anchor.last_sum;
+void StepPeriod::touch(Anchor& anchor, const StepOperation& operation) {
+  const auto index = static_cast<std::uint32_t>(index_);
+  bool usual = false;
+  if (anchor.count > 0) {
+    const std::uint32_t window = sum_ - anchor.last_sum;
     if (window == anchor.window && anchor.length != 0) {
-      ++anchor.matched;
+      if (anchor.matched < kMaxMatched) ++anchor.matched;
       if (anchor.credit < kMaxCredit) ++anchor.credit;
-      if (anchor.signature == emitter_signature_ && anchor.window == level_.window &&
-          level_.length != 0) {
-        end_step(anchor, operation);
-      }
+      usual = window == level_.window;
     } else if (anchor.credit > 0) {
       --anchor.credit;
     } else {
       anchor.window = window;
-      anchor.length = static_cast<std::uint32_t>(
-          std::min<std::uint64_t>(index - anchor.last_index, kMaxStepOperations));
+      anchor.length = std::min(age(anchor.last_index), kMaxStepOperations);
       anchor.matched = 1;
       anchor.credit = 1;
       anchor.since_index = anchor.last_index;
     }
   }
+  if (anchor.count < std::numeric_limits<std::uint32_t>::max()) ++anchor.count;
   anchor.last_index = index;
-  anchor.last_sum = sum;
-  anchor.last_call_ns = operation.call_ns;
-  anchor.last_gpu_ns = operation.gpu_start_ns;
+  anchor.last_sum = sum_;
+  if (level_.length != 0 && anchor.signature == emitter_signature_) time_step(operation, usual);
 }
 
-void StepPeriod::end_step(const Anchor& anchor, const StepOperation& operation) {
+void StepPeriod::time_step(const StepOperation& operation, bool usual) {
+  if (usual && emitter_came_) end_step(operation);
+  emitter_came_ = true;
+  emitter_call_ns_ = operation.call_ns;
+  emitter_gpu_ns_ = operation.gpu_start_ns;
+}
+
+void StepPeriod::end_step(const StepOperation& operation) {
   Step step;
-  step.on_gpu = anchor.last_gpu_ns != 0 && operation.gpu_start_ns > anchor.last_gpu_ns;
-  step.start_ns = step.on_gpu ? anchor.last_gpu_ns : anchor.last_call_ns;
+  step.on_gpu = emitter_gpu_ns_ != 0 && operation.gpu_start_ns > emitter_gpu_ns_;
+  step.start_ns = step.on_gpu ? emitter_gpu_ns_ : emitter_call_ns_;
   step.stop_ns = step.on_gpu ? operation.gpu_start_ns : operation.call_ns;
   if (step.stop_ns <= step.start_ns) return;
   const std::uint64_t length = step.stop_ns - step.start_ns;
@@ -270,12 +282,13 @@ void StepPeriod::collect_levels(std::vector<Level>& levels) {
     Anchor& a = anchors_[i];
     if (a.count == 0 || a.matched < kMinMatches || a.credit < kMinMatches) continue;
     // What has not come for several of its windows belongs to something that is over.
-    if (index_ - a.last_index > 64ull + 8ull * a.length) continue;
-    const double coverage = std::min(1.0, static_cast<double>(a.matched) * a.length /
-                                              static_cast<double>(index_ - a.since_index));
-    if (index_ - a.since_index > 64ull * a.length && a.matched > 32) {
+    if (age(a.last_index) > 64ull + 8ull * a.length) continue;
+    const std::uint32_t span = age(a.since_index);
+    const double coverage =
+        std::min(1.0, static_cast<double>(a.matched) * a.length / static_cast<double>(span));
+    if (span > 64ull * a.length && a.matched > 32) {
       // The past counts half.
-      a.since_index += (index_ - a.since_index) / 2;
+      a.since_index += span / 2;
       a.matched /= 2;
     }
     auto level = std::find_if(levels.begin(), levels.end(),
@@ -345,13 +358,18 @@ bool StepPeriod::undecided(const Level& level) const {
     const bool bulk = a.bytes >= kBulkBytes;
     const bool tiny = a.bytes <= kTinyBytes && is_reduction(a.function) && level.sharded;
     return (bulk || tiny) && a.count < 2 + kMinMatches &&
-           index_ < std::max<std::uint64_t>(kUndecidedOperations, 4 * (a.last_index + 1));
+           index_ <
+               std::max<std::uint64_t>(kUndecidedOperations, 4 * (index_ - age(a.last_index) + 1));
   });
 }
 
 void StepPeriod::choose() {
   choose_at_ = index_ + std::max({std::uint64_t{16}, std::uint64_t{4} * used_,
                                   std::min<std::uint64_t>(index_ / 8, 4096)});
+  if (index_ >= sweep_at_) {
+    sweep_at_ = index_ + kSweepInterval;
+    rebuild(anchors_.size(), kSweepInterval);
+  }
   std::vector<Level> levels;
   collect_levels(levels);
   const Level* chosen = nullptr;
@@ -378,7 +396,8 @@ void StepPeriod::choose() {
   }
   level_ = *chosen;
   candidate_ = *chosen;
-  emitter_signature_ = anchors_[chosen->emitter].signature;
+  const std::uint32_t emitter = anchors_[chosen->emitter].signature;
+  if (emitter != std::exchange(emitter_signature_, emitter)) emitter_came_ = false;
   if (steps_.size() >= kProbationSteps && run_.call_ns - level_since_ns_ >= kProbationNs &&
       !undecided(*chosen)) {
     on_probation_ = false;

@@ -17,8 +17,9 @@
 // Sends and Receives that follow each other on a communicator count as one operation without size,
 // and windows are compared by communicator and function alone: uneven all-to-alls and variable
 // sequence lengths do not disturb.
-//   Thread: reactor.   Times: ns.   Memory: at most kMaxAnchors x 80 bytes and 8 KiB.
-//   Cost: one table lookup per operation; a choice is made now and then, O(1) amortised.
+//   Thread: reactor.   Times: ns.   Memory: at most kMaxAnchors x 40 bytes and 10 KiB; released
+//   with the process. Cost: one table lookup per operation; a choice is made now and then, O(1)
+//   amortised.
 #pragma once
 
 #include <array>
@@ -53,9 +54,9 @@ struct Step {
 
 class StepPeriod {
  public:
-  static constexpr std::size_t kMaxAnchors = 2048;
+  static constexpr std::size_t kMaxAnchors = 512;
   /// Signatures of one communicator; with more its sizes vary and are left out.
-  static constexpr std::uint16_t kMaxSignatures = 320;
+  static constexpr std::uint16_t kMaxSignatures = 160;
   static constexpr std::uint64_t kBulkBytes = 64 * 1024;
   static constexpr std::uint64_t kTinyBytes = 4 * 1024;
   /// Operations are put in order of call as far as they overtook each other by less than this.
@@ -64,6 +65,13 @@ class StepPeriod {
   static constexpr std::size_t kProbationSteps = 64;
   static constexpr std::uint64_t kProbationNs = 60'000'000'000;
   static constexpr std::uint64_t kMaxProbationNs = 600'000'000'000;
+  /// Operations after which anchors that are as old are dropped: their age must fit into 32 bits.
+  static constexpr std::uint32_t kSweepInterval = 1u << 30;
+
+  StepPeriod() : StepPeriod(0) {}
+  /// @param operations_before  of the process, which the finder did not see
+  explicit StepPeriod(std::uint64_t operations_before)
+      : index_(operations_before), sweep_at_(operations_before + kSweepInterval) {}
 
   /// Takes the next operation. Steps that it ended wait in steps().
   void add(const StepOperation& operation);
@@ -101,7 +109,7 @@ class StepPeriod {
   void for_each_signature(Visit&& visit) const {
     for (const Anchor& a : anchors_) {
       if (a.count > 0 && a.kind == AnchorKind::kOperation) {
-        visit(SignatureCount{a.communicator, a.function, a.bytes, a.count});
+        visit(SignatureCount{a.communicator, a.function, std::uint64_t{a.bytes}, a.count});
       }
     }
   }
@@ -112,26 +120,26 @@ class StepPeriod {
     kRun,    // the end of a run of equal operations
     kBurst,  // the same, ended by a pause
   };
-  /// A signature, and what came between its occurrences.
+  /// A signature, and what came between its occurrences. There are many of them: indexes are kept
+  /// modulo 2^32, see age().
   struct Anchor {
     std::uint32_t signature = 0;
+    std::uint32_t count = 0;        // occurrences; 0 = the slot is free
+    std::uint32_t last_index = 0;   // of the process's operations
+    std::uint32_t last_sum = 0;     // of hashes up to there
+    std::uint32_t window = 0;       // sum of hashes of the usual window
+    std::uint32_t since_index = 0;  // since when `matched` counts
+    std::uint32_t length = 0;       // operations of the usual window
     std::uint16_t communicator = 0;
     model::Function function{};
-    AnchorKind kind{};
-    std::uint64_t bytes = 0;
-    std::uint64_t count = 0;       // occurrences; 0 = the slot is free
-    std::uint64_t last_index = 0;  // of the process's operations
-    std::uint64_t last_sum = 0;    // of hashes up to there
-    std::uint64_t last_call_ns = 0;
-    std::uint64_t last_gpu_ns = 0;
-    std::uint64_t window = 0;       // sum of hashes of the usual window
-    std::uint64_t since_index = 0;  // since when `matched` counts
-    std::uint32_t length = 0;       // operations of the usual window
-    std::uint32_t matched = 0;      // windows that were the usual one
-    std::uint8_t credit = 0;        // majority vote: 0 takes a new usual window
+    AnchorKind kind : 2 {};
+    std::uint8_t credit : 6 = 0;  // majority vote: 0 takes a new usual window
+    std::uint64_t bytes : 48 = 0;
+    std::uint64_t matched : 16 = 0;  // windows that were the usual one
   };
+  static_assert(sizeof(Anchor) == 40);
   struct Level {
-    std::uint64_t window = 0;
+    std::uint32_t window = 0;
     std::uint32_t length = 0;  // 0 = none
     double coverage = 0;       // share of the operations in its windows
     std::size_t emitter = 0;   // anchor that times it
@@ -147,11 +155,15 @@ class StepPeriod {
   /// True if the gap before a call is one of the long ones of its kind.
   bool is_pause(std::uint64_t call_ns);
   Anchor* find(std::uint32_t signature, const StepOperation& operation, AnchorKind kind);
-  /// Makes a table of `size` with the anchors that were seen since an operation.
-  void rebuild(std::size_t size, std::uint64_t seen_since);
-  void touch(Anchor& anchor, const StepOperation& operation, std::uint64_t index,
-             std::uint64_t sum);
-  void end_step(const Anchor& anchor, const StepOperation& operation);
+  /// Makes a table of `size` with the anchors that were seen within so many operations.
+  void rebuild(std::size_t size, std::uint32_t max_age);
+  /// Operations since the one with that index.
+  [[nodiscard]] std::uint32_t age(std::uint32_t index) const {
+    return static_cast<std::uint32_t>(index_) - index;
+  }
+  void touch(Anchor& anchor, const StepOperation& operation);
+  void time_step(const StepOperation& operation, bool usual);
+  void end_step(const StepOperation& operation);
   /// True if a step of that length is rather a pause.
   bool is_rest(std::uint64_t length_ns);
   void choose();
@@ -171,8 +183,8 @@ class StepPeriod {
   std::size_t used_ = 0;
   std::size_t operations_ = 0;             // anchors that are operations
   std::vector<std::uint16_t> signatures_;  // per communicator
-  std::uint64_t index_ = 0;
-  std::uint64_t sum_ = 0;
+  std::uint64_t index_;
+  std::uint32_t sum_ = 0;
   StepOperation run_;  // the last operation
   std::uint32_t run_length_ = 0;
   std::uint64_t last_call_ns_ = 0;
@@ -180,10 +192,14 @@ class StepPeriod {
   std::uint32_t gap_count_ = 0;
 
   std::uint64_t forget_at_ = 0;
+  std::uint64_t sweep_at_;
   std::uint64_t choose_at_ = 16;
   Level level_;      // the one in force
   Level candidate_;  // chosen once, in force when chosen again
   std::uint32_t emitter_signature_ = 0;
+  bool emitter_came_ = false;  // since it is the emitter; then:
+  std::uint64_t emitter_call_ns_ = 0;
+  std::uint64_t emitter_gpu_ns_ = 0;
   std::uint64_t emitter_index_ = 0;            // when it was last seen to end a step
   std::array<std::uint64_t, 15> recent_ns_{};  // the last steps' lengths
   std::uint32_t recent_count_ = 0;

@@ -120,6 +120,23 @@ TEST(StepPeriod, GoesOnThoughCommunicatorsComeAndGo) {
   EXPECT_GT(finder.step_count(), before + 10'000);
 }
 
+TEST(StepPeriod, GoesOnWhereIndexesOf32BitsBeginAnew) {
+  for (const std::uint64_t before : {0xFFFF'FF00ull, 0x5'0000'0000ull - 2}) {
+    StepPeriod finder(before);
+    for (std::uint64_t step = 0; step < 10'000; ++step) {
+      for (std::uint64_t i = 0; i < 3; ++i) {
+        finder.add(
+            operation(Function::kAllReduce, 1'000'000 * (i + 1), 1 + step * 1'000'000 + i * 1000));
+      }
+    }
+    finder.finish();
+    EXPECT_EQ(finder.period(), 3u);
+    EXPECT_GE(finder.step_count(), 7500u);
+    EXPECT_LE(finder.step_count(), 10'000u);
+    for (const Step& step : finder.steps()) EXPECT_EQ(step.stop_ns - step.start_ns, 1'000'000u);
+  }
+}
+
 TEST(StepPeriod, FindsNoStepsInNoise) {
   StepPeriod finder;
   std::mt19937_64 random(1);
