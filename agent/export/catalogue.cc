@@ -415,6 +415,35 @@ constexpr std::array<GroupText, kMetricGroupCount> kGroups = {{
     {"Agent", "These have neither `cluster` nor `job_id`."},
 }};
 
+// Not exposed by the agent; dashboards and alerts of a site use it where a job reports it.
+constexpr std::string_view kReportedText = R"md(
+## What a job may report itself
+
+`ncclscope_job_throughput` is not made by the agent: how much work a job does only the job knows. Where it is reported, the dashboards hold it against step time and communication.
+
+| metric | type | unit | labels | meaning |
+|---|---|---|---|---|
+| `ncclscope_job_throughput` | gauge | per second | cluster, job_id, unit | Work that the job does per second; `unit` says of what: `tokens`, `samples`, `steps`, `flops`. Series of one job and unit are added up, so one process reports for all, or each its share. |
+
+`cluster` and `job_id` are those that the agent shows for the job. The shortest way is a file for node_exporter's textfile collector, written by one process of the job every some steps and removed at its end (by the job, or by SLURM's epilog):
+
+```python
+import os
+
+
+def report_throughput(folder, cluster, job_id, unit, per_second):
+    """Replaces the file at once: the collector never reads half of it."""
+    path = os.path.join(folder, f"ncclscope_job_{job_id.replace('/', '_')}_{unit}.prom")
+    with open(path + ".new", "w") as file:
+        file.write("# HELP ncclscope_job_throughput Work that a job does per second, as it says itself.\n"
+                   "# TYPE ncclscope_job_throughput gauge\n"
+                   f'ncclscope_job_throughput{{cluster="{cluster}",job_id="{job_id}",unit="{unit}"}} {per_second}\n')
+    os.replace(path + ".new", path)
+```
+
+The folder is the one that `node_exporter --collector.textfile.directory` names; whoever can write there can report for any job. A Pushgateway with the same series does as well, scraped with `honor_labels: true`.
+)md";
+
 constexpr std::string_view kFoldingText =
     ".\n\n## Limits on series\n\n"
     "A job has at most `series_per_job` series (4,000), all jobs of one principal together at most "
@@ -536,6 +565,7 @@ std::string metrics_reference() {
       out.append(" | ").append(m.help).append(" | ").append(m.since).append(" |\n");
     }
   }
+  out += kReportedText;
   return out;
 }
 

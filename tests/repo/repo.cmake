@@ -13,6 +13,9 @@ ncclscope_repo_check(repo_text ${CMAKE_SOURCE_DIR}/tests/repo/check_text.py)
 ncclscope_repo_check(repo_text_selftest ${CMAKE_SOURCE_DIR}/tests/repo/check_text.py --selftest)
 ncclscope_repo_check(repo_rules ${CMAKE_SOURCE_DIR}/tests/repo/check_rules.py)
 ncclscope_repo_check(repo_rules_selftest ${CMAKE_SOURCE_DIR}/tests/repo/check_rules.py --selftest)
+ncclscope_repo_check(repo_dashboards ${CMAKE_SOURCE_DIR}/tests/repo/check_dashboards.py)
+ncclscope_repo_check(repo_dashboards_selftest ${CMAKE_SOURCE_DIR}/tests/repo/check_dashboards.py --selftest)
+ncclscope_repo_check(repo_dashboards_as_generated ${CMAKE_SOURCE_DIR}/dashboards/grafana/generate.py --check)
 
 # The surface is that of the library as it ships; sanitizers add their own.
 if(TARGET ncclscope_plugin AND NOT NCCLSCOPE_SANITIZE)
