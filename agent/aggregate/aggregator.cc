@@ -28,7 +28,7 @@ constexpr std::size_t kMaxNeighbours = 64;  // plugins tell of a few
 // number of records.
 constexpr double kMaxMessageBytes = 1125899906842624.0;  // 1 PiB
 // Series that a rank and a communicator bring with them, at least.
-constexpr std::uint64_t kSeriesPerRank = 9;
+constexpr std::uint64_t kSeriesPerRank = 12;
 constexpr std::uint64_t kSeriesPerNetworkRow = 5;
 constexpr std::uint64_t kSeriesPerGpu = 2;
 constexpr std::uint64_t kSeriesOfSteps = kStepBounds + 3;
@@ -681,6 +681,7 @@ bool Aggregator::finalize(SessionState& session, const wire::CommunicatorFinaliz
   }
   wire::Progress& p = rank->progress;
   rank->has_progress = true;
+  rank->moved_ns = now_ns_;
   p.time_ns = finalize.time_ns;
   p.collectives_enqueued = finalize.collectives_enqueued;
   p.collectives_completed = finalize.collectives_completed;
@@ -732,6 +733,11 @@ bool Aggregator::progress(SessionState& session, const wire::Progress& progress)
   if (rank == nullptr) return false;
   if (rank == session.process->folded.get()) return true;
   if (rank->has_progress && progress.time_ns < rank->progress.time_ns) return true;
+  const auto counts = [](const wire::Progress& p) {
+    return std::tuple(p.collectives_enqueued, p.collectives_started, p.collectives_completed,
+                      p.p2p_enqueued, p.p2p_started, p.p2p_completed);
+  };
+  if (!rank->has_progress || counts(progress) != counts(rank->progress)) rank->moved_ns = now_ns_;
   rank->has_progress = true;
   rank->progress = progress;
   return true;

@@ -38,6 +38,8 @@ class Aggregator final : public RecordSink {
     std::string agent_version;
     std::uint64_t agent_instance = 1;
     std::uint64_t grace_ns = 300'000'000'000;  // how long what has ended is still shown
+    /// Ranks that do not get on for so long are shown as stalled.
+    std::uint64_t stalled_ns = 20'000'000'000;
     std::uint64_t vanish_ns =
         3'000'000'000;  // how long a process may be away before it counts as vanished
     std::uint64_t batch_age_ns = 500'000'000;  // after which a plan is taken as complete
@@ -89,6 +91,7 @@ class Aggregator final : public RecordSink {
   [[nodiscard]] SnapshotPtr build(const IngestStats& stats, const QuotaCounts& quotas = {});
 
   void set_grace_ns(std::uint64_t grace_ns) { options_.grace_ns = grace_ns; }
+  void set_stalled_ns(std::uint64_t stalled_ns) { options_.stalled_ns = stalled_ns; }
   /// While set, new communicators are folded into "other".
   void set_memory_full(bool full) { memory_full_ = full; }
   /// Rows, processes and communicators that were folded, all jobs and steps together.

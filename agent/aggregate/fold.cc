@@ -44,7 +44,7 @@ void Aggregator::settle(Job& job, JobSnapshot& out, std::uint64_t now) {
   for (;;) {
     out = JobSnapshot{};
     fill(job, out, now);
-    const std::uint64_t series = count_series(out).total();
+    const std::uint64_t series = count_series(out).most();
     job.allowance = budget_.allowance(job.account);
     if (series <= job.allowance || !fold_further(job, out, series - job.allowance)) {
       budget_.charge(job.account, series);
@@ -137,7 +137,7 @@ bool Aggregator::fold_newest(Job& job, const JobSnapshot& shown, std::uint64_t e
     if (const CommunicatorSnapshot* c = find(shown, communicator->comm)) {
       SeriesCount count;
       count_series(*c, count);
-      gone += count.total();
+      gone += count.most();
     }
     fold_away(*communicator);
   }
@@ -158,6 +158,7 @@ void Aggregator::fold_away(Communicator& communicator) {
     }
     other.folded_missing += std::max(rank->progress.dropped, rank->missing());
     other.folded_queue_seconds += rank->queue_seconds;
+    other.folded_queue_operations += rank->queue_operations;
     retire(rank->source);
     if (rank->process != nullptr && rank->process->slots.find(rank->id) == rank.get()) {
       SlotTable& slots = rank->process->slots;

@@ -4,6 +4,7 @@
 #include "agent/aggregate/series.h"
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
 
 #include "agent/aggregate/books.h"
@@ -13,12 +14,13 @@ namespace ncclscope::agent {
 namespace {
 
 // Families of which a row or a rank has one series each.
-constexpr std::uint64_t kPerTiming = 2;          // operations, bytes
-constexpr std::uint64_t kPerTimedRow = 2;        // bus bytes, busy seconds
-constexpr std::uint64_t kPerRankByRank = 2;      // state, signature
-constexpr std::uint64_t kPerRankByGpu = 6;       // queue, inflight, operations by stage, missing
-constexpr std::uint64_t kPerRankSums = 3;        // seconds, operations, bus bytes
-constexpr std::uint64_t kPerNetworkRow = 5;      // three phases, bytes, operations
+constexpr std::uint64_t kPerTiming = 2;       // operations, bytes
+constexpr std::uint64_t kPerTimedRow = 2;     // bus bytes, busy seconds
+constexpr std::uint64_t kPerRankByRank = 2;   // state, signature
+constexpr std::uint64_t kPerRankByGpu = 7;    // queue (2), inflight, operations by stage, missing
+constexpr std::uint64_t kPerStalledRank = 2;  // seconds, operations
+constexpr std::uint64_t kPerRankSums = 3;     // seconds, operations, bus bytes
+constexpr std::uint64_t kPerNetworkRow = 5;   // three phases, bytes, operations
 constexpr std::uint64_t kPerProcessTotals = 11;  // seen, recorded, open, four of records, balanced,
                                                  // callbacks, two times
 constexpr std::uint64_t kPerGovernor = 6;        // recent overhead, budget, changes, detail, GPU
@@ -114,6 +116,22 @@ std::vector<NetworkRow> network_rows(const JobSnapshot& job) {
   return out;
 }
 
+std::vector<const RankSnapshot*> gpu_rows(const JobSnapshot& job) {
+  const auto key = [](const RankSnapshot* r) {
+    return std::tie(r->gpu, r->global_rank, r->gpu_uuid, r->pci_bus_id);
+  };
+  std::vector<const RankSnapshot*> out;
+  for (const CommunicatorSnapshot& communicator : job.communicators) {
+    for (const RankSnapshot& rank : communicator.ranks) {
+      if (rank.gpu >= 0) out.push_back(&rank);
+    }
+  }
+  std::sort(out.begin(), out.end(), [&](auto* a, auto* b) { return key(a) < key(b); });
+  out.erase(std::unique(out.begin(), out.end(), [&](auto* a, auto* b) { return key(a) == key(b); }),
+            out.end());
+  return out;
+}
+
 std::uint64_t unnamed_untimed(const JobSnapshot& job) {
   std::uint64_t sum = 0;
   for (std::size_t i = wire::kNamedUntimedReasons; i < job.unobserved.size(); ++i) {
@@ -135,11 +153,14 @@ void count_series(const CommunicatorSnapshot& communicator, SeriesCount& count) 
     if (own.by_pid) ++count.ranks;  // info
     if (own.by_rank) count.ranks += kPerRankByRank;
     if (own.by_gpu) count.ranks += kPerRankByGpu;
+    if (own.by_rank && rank.rank >= 0) {
+      (rank.stalled ? count.stalled : count.not_stalled) += kPerStalledRank;
+    }
   }
-  if (communicator.folded_queue_seconds > 0) ++count.ranks;
+  if (communicator.folded_queue_operations > 0) count.ranks += 2;
   if (communicator.folded_missing > 0) ++count.ranks;
   count.rank_sums += kPerRankSums * communicator.rank_sums.size();
-  if (communicator.comm != kOtherCommunicator) ++count.communicators;  // info
+  if (communicator.comm != kOtherCommunicator) count.communicators += 2;  // info, local ranks
   if (coverage(communicator)) ++count.communicators;
 }
 
@@ -151,6 +172,7 @@ SeriesCount count_series(const JobSnapshot& job) {
   for (const CommunicatorSnapshot& communicator : job.communicators) {
     count_series(communicator, count);
   }
+  count.gpus = gpu_rows(job).size();
   if (job.steps) count.steps += kSeriesPerStepHistogram;
   for (const GpuRow& row : job.gpus) count.steps += row.communication_ratio ? 2u : 1u;
   count.durations = kSeriesPerHistogram * job.durations.size();

@@ -109,6 +109,9 @@ template <typename Session>
 /// Network rows as shown: rows with equal labels are added up.
 [[nodiscard]] std::vector<NetworkRow> network_rows(const JobSnapshot& job);
 
+/// GPUs as shown: one rank of each (GPU, rank of the job), by GPU.
+[[nodiscard]] std::vector<const RankSnapshot*> gpu_rows(const JobSnapshot& job);
+
 [[nodiscard]] std::uint64_t unnamed_untimed(const JobSnapshot& job);
 
 /// Series of a job by kind.
@@ -119,14 +122,19 @@ struct SeriesCount {
   std::uint64_t durations = 0;      // histograms
   std::uint64_t ranks = 0;          // rank_info, rank_state, progress and queue
   std::uint64_t rank_sums = 0;      // rank_collective_*, rank_p2p_*
-  std::uint64_t communicators = 0;  // communicator_info, coverage
+  std::uint64_t stalled = 0;        // of ranks that do not get on
+  std::uint64_t gpus = 0;           // gpu_info
+  std::uint64_t communicators = 0;  // communicator_info, its local ranks, coverage
   std::uint64_t network = 0;
   std::uint64_t plugin = 0;
+  std::uint64_t not_stalled = 0;  // not shown: those that would be, did nobody get on
 
   [[nodiscard]] std::uint64_t total() const {
-    return job + steps + counters + durations + ranks + rank_sums + communicators + network +
-           plugin;
+    return job + steps + counters + durations + ranks + rank_sums + stalled + gpus + communicators +
+           network + plugin;
   }
+  /// What it can become without anything new: a job must not be folded because it hangs.
+  [[nodiscard]] std::uint64_t most() const { return total() + not_stalled; }
 };
 /// Adds those of one communicator.
 void count_series(const CommunicatorSnapshot& communicator, SeriesCount& count);

@@ -84,6 +84,8 @@ struct RankSnapshot {
   std::uint16_t progress_flags = 0;  // wire::kProgress...
   double inflight_seconds = 0;       // age of the oldest unfinished operation at snapshot time
   double sample_age_seconds = 0;
+  double still_seconds = 0;  // since when no call, start or end was seen
+  bool stalled = false;      // for long enough to be shown as such
   double queue_seconds = 0;  // sum of GPU start - enqueue over queue_operations
   std::uint64_t queue_operations =
       0;  // those whose queue time is known (GPU and host clocks could be matched)
@@ -127,6 +129,7 @@ struct CommunicatorSnapshot {
   std::vector<RankSumsRow> rank_sums;    // of "other": of all that was folded, rank and gpu unknown
   std::uint64_t folded_missing = 0;  // of "other": missing operations of the ranks that were folded
   double folded_queue_seconds = 0;   // of "other": queue time of the ranks that were folded
+  std::uint64_t folded_queue_operations = 0;  // those it is the sum of
 };
 
 struct DurationRow {

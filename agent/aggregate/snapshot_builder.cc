@@ -51,6 +51,7 @@ void fill_folded(const Communicator& other, CommunicatorSnapshot& out) {
   }
   out.folded_missing = other.folded_missing;
   out.folded_queue_seconds = other.folded_queue_seconds;
+  out.folded_queue_operations = other.folded_queue_operations;
 }
 
 }  // namespace
@@ -104,7 +105,12 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
           p.oldest_time_ns != 0) {
         to.inflight_seconds = age_seconds(now, p.oldest_time_ns, offset);
       }
+      to.still_seconds = age_seconds(now, from->moved_ns, 0);
     }
+    to.stalled = to.rank >= 0 &&
+                 (to.state == RankState::kVanished ||
+                  (from->has_progress && std::max(to.inflight_seconds, to.still_seconds) >=
+                                             static_cast<double>(options_.stalled_ns) * 1e-9));
     for (std::size_t f = 0; f < from->sums.size(); ++f) {
       const RankSums& sums = from->sums[f];
       if (sums.operations == 0) continue;

@@ -74,6 +74,7 @@ struct CommRank {
   std::uint64_t init_time_ns = 0;
   bool has_progress = false;
   wire::Progress progress{};
+  std::uint64_t moved_ns = 0;  // when this agent last saw it call, start or complete something
   double queue_seconds = 0;
   std::uint64_t queue_operations = 0;
   IndexWindow collectives, p2p;      // which of its operations have come
@@ -112,6 +113,7 @@ struct Communicator {
   std::array<RankSums, model::kFunctionCount> folded_sums{};
   std::uint64_t folded_missing = 0;
   double folded_queue_seconds = 0;
+  std::uint64_t folded_queue_operations = 0;
 };
 
 struct NetworkSums {

@@ -74,6 +74,7 @@ Aggregator::Options aggregator_options(const Config& config, std::uint64_t insta
   options.agent_version = agent_version();
   options.agent_instance = instance;
   options.grace_ns = config.grace_seconds * kSecond;
+  options.stalled_ns = config.stalled_seconds * kSecond;
   options.max_jobs = config.max_jobs;
   options.max_communicators = config.max_communicators;
   options.jobs_per_principal = config.quota_jobs;
@@ -229,6 +230,7 @@ void Agent::Parts::apply(const Config& next) {
   }
   ingest.set_grace_ns(config.grace_seconds * kSecond);
   aggregator.set_grace_ns(config.grace_seconds * kSecond);
+  aggregator.set_stalled_ns(config.stalled_seconds * kSecond);
   slurm_jobs.set_grace_ns(config.grace_seconds * kSecond);
 }
 

@@ -59,6 +59,9 @@ const std::array kKeys = {
               "the kubelet's log directories; they tell a pod's namespace and name"},
     ConfigKey{"grace_seconds", &Config::grace_seconds, 1, 86'400, true,
               "how long series stay after the last process of a job has left"},
+    ConfigKey{"stalled_seconds", &Config::stalled_seconds, 1, 3'600, true,
+              "ranks that do not get on for so long are shown as stalled: no more than a third of "
+              "hang_seconds of the rules, and less than their stalled_seconds"},
     ConfigKey{"max_slurm_jobs", &Config::max_slurm_jobs, 1, 1'000'000, false,
               "SLURM jobs remembered from prolog and squeue"},
     ConfigKey{"squeue_command", &Config::squeue_command, 0, 0, false,

@@ -36,6 +36,7 @@ struct Config {
   std::string proc_root = "/proc";
   std::string pods_log_root = "/var/log/pods";
   std::uint64_t grace_seconds = 300;
+  std::uint64_t stalled_seconds = 20;
   std::uint64_t max_slurm_jobs = 4096;
   std::string squeue_command;  // empty: squeue is not asked
   std::uint64_t squeue_interval_seconds = 60;

@@ -42,13 +42,24 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "0.1"},
     {M::kRankInfo, G::kIdentity, "ncclscope_rank_info", kGauge, "",
      job_labels("comm", "rank", "global_rank", "local_rank", "node", "gpu", "gpu_uuid",
-                "pci_bus_id", "pid"),
+                "pci_bus_id", "pid", "dimension"),
      "Always 1. Where a rank of a communicator runs; gpu is the index on the node in PCI bus "
-     "order.",
+     "order, dimension that of the communicator.",
      "0.1"},
     {M::kRankState, G::kIdentity, "ncclscope_rank_state", kGauge, "",
      job_labels("comm", "rank", "state"),
      "Always 1. State of a rank of a communicator: running, finalized (in good order) or vanished.",
+     "0.1"},
+    {M::kGpuInfo, G::kIdentity, "ncclscope_gpu_info", kGauge, "",
+     job_labels("gpu", "node", "global_rank", "gpu_uuid", "pci_bus_id"),
+     "Always 1. A GPU that the job uses on this node, and the rank of the job that drives it. The "
+     "short way from gpu to node and global_rank: one series where ncclscope_rank_info has one "
+     "for each communicator.",
+     "0.1"},
+    {M::kCommunicatorLocalRanks, G::kIdentity, "ncclscope_communicator_local_ranks", kGauge, "",
+     job_labels("comm"),
+     "Ranks of a communicator on this node, ended ones included as long as they are shown. Their "
+     "sum over nodes is nranks where all report.",
      "0.1"},
     // ---- collectives ----------------------------------------------------------------------------
     {M::kCollectiveOperations, G::kCollective, "ncclscope_collective_operations_total", kCounter,
@@ -121,6 +132,11 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "large when the GPU "
      "was still computing.",
      "0.1"},
+    {M::kRankQueueOperations, G::kRank, "ncclscope_rank_queue_operations_total", kCounter, "",
+     job_labels("comm", "rank", "gpu"),
+     "Number of exactly the operations in ncclscope_rank_queue_seconds_total: those whose queue "
+     "time is known, because the clocks of host and GPU could be matched.",
+     "0.1"},
     // ---- progress -------------------------------------------------------------------------------
     {M::kCommunicatorOperations, G::kProgress, "ncclscope_communicator_operations_total", kCounter,
      "", job_labels("comm", "rank", "gpu", "stage"),
@@ -136,6 +152,19 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "48-bit hash of operation, size, datatype and root of the oldest unfinished collective, 0 if "
      "there is none. "
      "Compare only ranks with the same number of completed collectives.",
+     "0.1"},
+    {M::kStalledRankSeconds, G::kProgress, "ncclscope_stalled_rank_seconds", kGauge, "seconds",
+     job_labels("comm", "rank", "global_rank", "node", "gpu", "state", "signature"),
+     "Age of the oldest unfinished operation, only for ranks that did not get on in a communicator "
+     "for stalled_seconds: nothing called, started or completed. state: idle (nothing unfinished: "
+     "0), called (a collective that the GPU has not started), started, point_to_point (a Send or "
+     "Recv, no collective), vanished (0, at once). signature as above, in hex, for called and "
+     "started. Absent while all is well.",
+     "0.1"},
+    {M::kStalledRankOperations, G::kProgress, "ncclscope_stalled_rank_operations", kGauge, "",
+     job_labels("comm", "rank"),
+     "Collectives that the ranks in ncclscope_stalled_rank_seconds completed, as in "
+     "ncclscope_communicator_operations_total.",
      "0.1"},
     // ---- network --------------------------------------------------------------------------------
     {M::kNetworkPhaseSeconds, G::kNetwork, "ncclscope_network_phase_seconds_total", kCounter,

@@ -101,8 +101,31 @@ class Mask {
   std::size_t size_ = 0;
 };
 
+/// A signature of an operation.
+class Hex {
+ public:
+  explicit Hex(std::uint64_t value) {
+    size_ = static_cast<std::size_t>(
+        std::to_chars(text_.data(), text_.data() + text_.size(), value, 16).ptr - text_.data());
+  }
+  [[nodiscard]] std::string_view view() const { return {text_.data(), size_}; }
+
+ private:
+  std::array<char, 16> text_{};
+  std::size_t size_ = 0;
+};
+
+/// In what a rank does not get on.
+std::string_view stalled_state(const RankSnapshot& rank) {
+  if (rank.state == RankState::kVanished) return "vanished";
+  if (rank.collectives_started > rank.collectives_completed) return "started";
+  if (rank.collectives_enqueued > rank.collectives_completed) return "called";
+  return rank.inflight_seconds > 0 ? "point_to_point" : "idle";
+}
+
 /// A rank with its label values, rendered once per visit.
 struct RankText {
+  const CommunicatorSnapshot* communicator;
   const RankSnapshot* rank;
   Number rank_label;
   Number gpu_label;
@@ -126,6 +149,7 @@ struct JobText {
   std::vector<CommunicatorText> communicators;
   std::vector<ProcessText> processes;
   std::vector<NetworkRow> network;
+  std::vector<const RankSnapshot*> gpus;
 };
 
 std::vector<RankText> rank_texts(const CommunicatorSnapshot& communicator) {
@@ -133,7 +157,7 @@ std::vector<RankText> rank_texts(const CommunicatorSnapshot& communicator) {
   out.reserve(communicator.ranks.size());
   RankSeriesRule rule;
   for (const RankSnapshot& rank : communicator.ranks) {
-    out.push_back(RankText{&rank, Number::unless_negative(rank.rank),
+    out.push_back(RankText{&communicator, &rank, Number::unless_negative(rank.rank),
                            Number::unless_negative(rank.gpu), rule.next(rank)});
   }
   return out;
@@ -153,8 +177,12 @@ class Visit {
       : snapshot_(snapshot), self_(self), sink_(sink) {
     jobs_.reserve(snapshot.jobs.size());
     for (const JobSnapshot& job : snapshot.jobs) {
-      JobText& text = jobs_.emplace_back(
-          JobText{&job, count_series(job).total(), {}, process_texts(job), network_rows(job)});
+      JobText& text = jobs_.emplace_back(JobText{&job,
+                                                 count_series(job).total(),
+                                                 {},
+                                                 process_texts(job),
+                                                 network_rows(job),
+                                                 gpu_rows(job)});
       text.communicators.reserve(job.communicators.size());
       for (const CommunicatorSnapshot& c : job.communicators)
         text.communicators.push_back(CommunicatorText{&c, rank_texts(c)});
@@ -262,13 +290,29 @@ class Visit {
       if (!text.own.by_pid) return;
       const RankSnapshot& r = *text.rank;
       emit({cluster, job_id, comm, text.rank_label.view(), r.global_rank, r.local_rank,
-            snapshot_.node, text.gpu_label.view(), r.gpu_uuid, r.pci_bus_id, Number(r.pid).view()},
+            snapshot_.node, text.gpu_label.view(), r.gpu_uuid, r.pci_bus_id, Number(r.pid).view(),
+            text.communicator->dimension},
            kOne);
     });
     family(Metric::kRankState);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& text) {
       if (!text.own.by_rank) return;
       emit({cluster, job_id, comm, text.rank_label.view(), state_name(text.rank->state)}, kOne);
+    });
+    family(Metric::kGpuInfo);
+    each_job([&](auto cluster, auto job_id, const JobText& job) {
+      for (const RankSnapshot* r : job.gpus) {
+        emit({cluster, job_id, Number(r->gpu).view(), snapshot_.node, r->global_rank, r->gpu_uuid,
+              r->pci_bus_id},
+             kOne);
+      }
+    });
+    family(Metric::kCommunicatorLocalRanks);
+    each_communicator([&](auto cluster, auto job_id, const CommunicatorText& text) {
+      if (text.communicator->comm == kOtherCommunicator) return;
+      std::uint64_t ranks = 0;
+      for (const RankText& r : text.ranks) ranks += r.own.by_rank ? 1u : 0u;
+      emit({cluster, job_id, text.communicator->comm}, ranks);
     });
   }
 
@@ -337,8 +381,19 @@ class Visit {
           emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
                r.rank->queue_seconds);
       }
-      if (c.communicator->folded_queue_seconds > 0)
+      if (c.communicator->folded_queue_operations > 0)
         emit({cluster, job_id, comm, "", ""}, c.communicator->folded_queue_seconds);
+    });
+    family(Metric::kRankQueueOperations);
+    each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
+      const std::string_view comm = c.communicator->comm;
+      for (const RankText& r : c.ranks) {
+        if (r.own.by_gpu)
+          emit({cluster, job_id, comm, r.rank_label.view(), r.gpu_label.view()},
+               r.rank->queue_operations);
+      }
+      if (c.communicator->folded_queue_operations > 0)
+        emit({cluster, job_id, comm, "", ""}, c.communicator->folded_queue_operations);
     });
     family(Metric::kCommunicatorOperations);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
@@ -362,6 +417,21 @@ class Visit {
       const bool p2p = (r.rank->progress_flags & wire::kProgressOldestIsP2p) != 0;
       emit({cluster, job_id, comm, r.rank_label.view()},
            p2p ? std::uint64_t{0} : r.rank->oldest_signature);
+    });
+    family(Metric::kStalledRankSeconds);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
+      if (!r.own.by_rank || !r.rank->stalled) return;
+      const std::string_view state = stalled_state(*r.rank);
+      const bool collective = state == "called" || state == "started";
+      emit({cluster, job_id, comm, r.rank_label.view(), r.rank->global_rank, snapshot_.node,
+            r.gpu_label.view(), state,
+            collective ? Hex(r.rank->oldest_signature).view() : std::string_view{}},
+           r.rank->inflight_seconds);
+    });
+    family(Metric::kStalledRankOperations);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
+      if (!r.own.by_rank || !r.rank->stalled) return;
+      emit({cluster, job_id, comm, r.rank_label.view()}, r.rank->collectives_completed);
     });
   }
 

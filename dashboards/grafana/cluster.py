@@ -46,7 +46,7 @@ def make(w):
             or 0 * ncclscope_job_info{{{HERE}}})""",
          f"""topk by (cluster, job_id) (1, count by (cluster, job_id, user, job_name) (ncclscope_job_info{{{HERE}}}))""",
          f"count by (cluster, job_id) (count by (cluster, job_id, instance, gpu) (ncclscope_rank_info{{{HERE}}}))",
-         f"max by (cluster, job_id) (comm:ncclscope_communicator_inflight_seconds:max{{{HERE}}})",
+         f"max by (cluster, job_id) (ncclscope_communicator_inflight_seconds{{{HERE}}})",
          f"max by (cluster, job_id) (gpu:ncclscope_caused_seconds:rate{w}{{{HERE}}})",
          f"""min by (cluster, job_id) (job:ncclscope_transfer_bus_bytes_per_second:shape{w}{{{HERE}}}
             / job:ncclscope_transfer_bus_bytes_per_second:baseline)""",

@@ -13,6 +13,9 @@ ITS_GPUS = f"* on (instance, gpu) group_left (node, rank) max by (instance, gpu,
 
 
 def make(w):
+    synchronising = f'{RANK}, collective=~"AllReduce|AllGather|ReduceScatter|AlltoAll"'
+    mean = (f"rate(ncclscope_rank_collective_seconds_total{{{synchronising}}}[{w}]) / "
+            f"(rate(ncclscope_rank_collective_operations_total{{{synchronising}}}[{w}]) > 0)")
     to_node = to_dashboard("Open the node", "ncclscope-node", cluster="$cluster", node="${__data.fields.Node}",
                            gpu="${__data.fields.GPU}")
     series_to_node = to_dashboard("Open the node", "ncclscope-node", cluster="$cluster", node="${__field.labels.node}",
@@ -62,7 +65,7 @@ def make(w):
          f'max by (rank) (ncclscope_communicator_operations_total{{{RANK}, stage="started"}})',
          f'max by (rank) (ncclscope_communicator_operations_total{{{RANK}, stage="completed"}})',
          f"max by (rank) (ncclscope_communicator_inflight_seconds{{{RANK}}})",
-         f"avg by (rank) (rank:ncclscope_rank_collective_seconds:mean{w}{{{RANK}}})",
+         f"avg by (rank) ({mean})",
          f"""max by (rank) (rank:ncclscope_caused_seconds:rate{w}{{{RANK}}})
             or 0 * max by (rank) (ncclscope_communicator_inflight_seconds{{{RANK}}})""",
          f"max by (rank) (rate(ncclscope_rank_queue_seconds_total{{{RANK}}}[$__rate_interval]))"],
@@ -76,7 +79,7 @@ def make(w):
     made = made.with_row(row("Ranks over time"))
     made = made.with_panel(heat(
         "Time in an operation, by rank", """Heat map of the mean time of an operation. Who is late spends least: his row is cool where all
-        others glow.""", "s", [(f"avg by (rank, node, gpu) (rank:ncclscope_rank_collective_seconds:mean{w}{{{RANK}}} {WHERE})",
+        others glow.""", "s", [(f"avg by (rank, node, gpu) (({mean}) {WHERE})",
                                 "rank {{rank}}: {{node}} GPU {{gpu}}")], links=[series_to_node]))
     made = made.with_panel(heat(
         "In flight, by rank", "Heat map of the age of the oldest operation in flight. A hang is a row that glows more and more.", "s",
@@ -84,7 +87,7 @@ def make(w):
           "rank {{rank}}: {{node}} GPU {{gpu}}")], links=[series_to_node]))
     made = made.with_panel(bars(
         "How long ranks spend in an operation", "Distribution over ranks, newest window: mean time of an operation by rank.", "s",
-        [(f"avg by (rank, node, gpu) (rank:ncclscope_rank_collective_seconds:mean{w}{{{RANK}}} {WHERE})",
+        [(f"avg by (rank, node, gpu) (({mean}) {WHERE})",
           "rank {{rank}}: {{node}} GPU {{gpu}}")], links=[series_to_node]))
     made = made.with_panel(curves(
         "Progress", "Collectives per second by rank that were enqueued, started on the GPU and completed.", "ops",

@@ -34,7 +34,7 @@ def make(w):
 
     made = made.with_panel(number(
         "Longest in flight", "Age of the oldest operation that has not completed, over all communicators.", "s",
-        f"max(comm:ncclscope_communicator_inflight_seconds:max{{{JOB}}})", steps=((None, GOOD), (30, WARNING), (60, CRITICAL)),
+        f"max(ncclscope_communicator_inflight_seconds{{{JOB}}})", steps=((None, GOOD), (30, WARNING), (60, CRITICAL)),
         links=[to_runbook("Runbook: hang", "NcclscopeHang")]))
     made = made.with_panel(number(
         "Late GPUs", "GPUs that the others wait for, in three windows running.", "none",
@@ -134,9 +134,13 @@ def make(w):
         [(f"topk(10, gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}})", "GPU {{gpu}} of {{node}}")],
         links=[to_node, to_runbook("Runbook: late GPU", "NcclscopeLateGpu")], width=8, steps=((None, NOTICE), (0.05, WARNING), (0.2, CRITICAL))))
     made = made.with_panel(curves(
-        "Late on the host, or still computing", """Queue time: GPU start minus enqueue, in seconds per second. Near zero for a late GPU:
-        its host called late. Large: its GPU was still computing.""", "s",
-        [(f"topk(10, gpu:ncclscope_rank_queue_seconds:rate{w}{{{JOB}}})", "GPU {{gpu}} of {{node}}")], width=8, low=0, links=[to_node]))
+        "Late on the host, or still computing", """Queue time: GPU start minus enqueue, mean of the operations of which it is known. No
+        longer than the others' for a late GPU: its host called late. Longer: its GPU was still computing.""", "s",
+        [(f"""topk(10, max by (node, gpu) (
+            sum by (cluster, job_id, instance, gpu) (rate(ncclscope_rank_queue_seconds_total{{{JOB}}}[{w}]))
+            / (sum by (cluster, job_id, instance, gpu) (rate(ncclscope_rank_queue_operations_total{{{JOB}}}[{w}])) > 0)
+            * on (cluster, job_id, instance, gpu) group_left (node) gpu:ncclscope_rank_info:topk))""", "GPU {{gpu}} of {{node}}")],
+        width=8, low=0, links=[to_node]))
     made = made.with_panel(curves(
         "Caused against the verdict's threshold", """The GPU that costs others most, and from where on the job's rules call it late: 1 % of
         time, or three median absolute deviations over the job's GPUs.""", "percentunit",
@@ -153,7 +157,7 @@ def make(w):
          Column("gpu", "GPU"), Column("Value", "Waited for", "s")], height=6, sort="Waited for"))
     made = made.with_panel(curves(
         "Oldest operation in flight", "By communicator, and from where on it is a hang.", "s",
-        [(f"""max by (comm, comm_name) (comm:ncclscope_communicator_inflight_seconds:max{{{JOB}}}
+        [(f"""max by (comm, comm_name) (max by (cluster, job_id, comm) (ncclscope_communicator_inflight_seconds{{{JOB}}})
              * on (cluster, job_id, comm) group_left (comm_name) comm:ncclscope_communicator_info:topk)""", "{{comm_name}} {{comm}}"),
          (f"job:ncclscope_hang_threshold_seconds:max{{{JOB}}}", "threshold")], low=0, links=[series_to_communicator]))
     made = made.with_panel(curves(

@@ -45,6 +45,18 @@ def members(*labels):
 
 GPU = ("cluster", "job_id", "node", "gpu")
 GPU_SELECTOR = "{cluster=%q,job_id=%q,node=%q,gpu=%q}"
+GPU_ARGUMENTS = "$labels.cluster $labels.job_id $labels.node $labels.gpu"
+# Mean time between enqueue and GPU start, over the operations of which it is known: of all GPUs of the job, and of this one.
+JOB = "cluster=%[1]q,job_id=%[2]q"
+QUEUE = (f"(sum by (instance, gpu) (rate(ncclscope_rank_queue_seconds_total{{{JOB},comm!='other'}}[@window@])) / "
+         f"sum by (instance, gpu) (rate(ncclscope_rank_queue_operations_total{{{JOB},comm!='other'}}[@window@]) > 0))")
+THIS = f"and on (instance, gpu) gpu:ncclscope_rank_info:topk{{{JOB},node=%[3]q,gpu=%[4]q}}"
+THIS_QUEUE = f"({QUEUE} {THIS})"
+# Above the median of the job's GPUs: hosts that run ahead of their GPUs make every operation queue.
+QUEUE_IS_SHORT = (
+    f"gpu:ncclscope_caused_seconds:rate@window@{{{JOB},node=%[3]q,gpu=%[4]q}} * @queue_share@ > "
+    f"(scalar({THIS_QUEUE}) - scalar(quantile(0.5, {QUEUE}))) * "
+    f"scalar(sum(rate(ncclscope_communicator_operations_total{{{JOB},stage='enqueued'}}[@window@]) {THIS}))")
 # Pieces of annotations that several alerts share.
 TEXTS = {
     "since_age": '{{ with printf "floor(vector(time() - %f))" $value | query }}{{ . | first | value | toTime }}{{ end }}',
@@ -57,12 +69,9 @@ TEXTS = {
         " * on (cluster, job_id, comm) group_left (comm_name) comm:ncclscope_communicator_info:topk)", *GPU,
         then='range . }}({{ .Labels.collective }} of communicator {{ .Labels.comm }}, {{ .Labels.comm_name }}, '
              'in which it is rank {{ .Labels.rank }}){{ end'),
-    "queue_is_short": 'printf "gpu:ncclscope_rank_queue_seconds:rate@window@' + GPU_SELECTOR +
-                      ' < @queue_share@ * gpu:ncclscope_caused_seconds:rate@window@" '
-                      "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
-    # An agent sums only what it knows: exactly 0 means that it knows of no operation.
-    "queue_is_unknown": 'printf "gpu:ncclscope_rank_queue_seconds:rate@window@' + GPU_SELECTOR + ' == 0" '
-                        "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
+    # Asked for only while the alert fires: over all ranks it would cost too much to be recorded.
+    "queue_is_unknown": f'not (printf "{THIS_QUEUE}" {GPU_ARGUMENTS} | query)',
+    "queue_is_short": f'printf "{QUEUE_IS_SHORT}" {GPU_ARGUMENTS} | query',
     "receives_slowly": 'printf "gpu:ncclscope_network_seconds_per_byte:outlier@window@'
                        "{cluster=%q,job_id=%q,node=%q,gpu=%q,direction='receive'}\" "
                        "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",

@@ -6,12 +6,13 @@
 
 The exposition is synthetic (125 nodes of 8 GPUs in TP8 x PP5 x DP25, one late GPU), in the agent's format and with its
 labels. For --seconds it is scraped fast: 20 scrapes fill the window of five minutes as at an interval of 15 s. Then it is
-scraped every 15 s, and evaluations are measured, first of a healthy job, then of one that hangs, which is when most rules have
-something to do. Six hours of recorded series lie in the database, so that baselines cost what they cost. The groups' intervals
+scraped every 15 s, first without rules (what scraping costs), then with them: of a healthy job, then of one that hangs, which is
+when most rules have something to do. Six hours of recorded series lie in the database, so that baselines cost what they cost. The groups' intervals
 are shortened to be evaluated often enough; the rules themselves are the shipped ones.
 
 The figure is the sum of prometheus_rule_group_last_duration_seconds over all groups (the quickest evaluation of each group,
-since other work on the machine can only add; the median is printed too), for each part. Writes Google Benchmark's JSON (rows
+since other work on the machine can only add; the median is printed too), for each part; beside it the CPU time of Prometheus for
+one evaluation of all, garbage collection included, less what it takes without rules. Writes Google Benchmark's JSON (rows
 RulesCost/healthy and RulesCost/hung). --profile prints the slowest rules.
 """
 import argparse
@@ -38,7 +39,7 @@ GPUS = 8
 WINDOW_S, SCRAPES = 300, 20
 EVALUATE_S = 6
 BAR_S = 1
-HEALTHY_S, HUNG_S = 14, 30
+IDLE_S, HEALTHY_S, HUNG_S = 15, 33, 51
 JOB = {"cluster": "c1", "job_id": "4711"}
 SIZES = ("<=1MiB", "<=256MiB")
 
@@ -64,7 +65,8 @@ class Node:
     """Text of one node's exposition: "name{labels} " with what the value is made of."""
 
     def __init__(self, node, world):
-        self.lines = []  # (prefix, constant, per second, more while hung)
+        self.lines = []    # (prefix, constant, per second, more while hung)
+        self.stalled = []  # the same, shown only while hung
         self.name = f"n{node}"
         local = collections.defaultdict(list)
         for gpu in range(GPUS):
@@ -77,7 +79,8 @@ class Node:
                 local[comm, name, len(members), nodes, dimension, collectives].append(rank)
                 labels = {"comm": comm, "rank": place}
                 self.add("ncclscope_rank_info", 1, global_rank=rank, local_rank=gpu, node=self.name, gpu=gpu,
-                         gpu_uuid=f"GPU-{rank:032x}", pci_bus_id=f"0000:{gpu:02x}:00.0", pid=10000 + gpu, **labels)
+                         gpu_uuid=f"GPU-{rank:032x}", pci_bus_id=f"0000:{gpu:02x}:00.0", pid=10000 + gpu, dimension=dimension,
+                         **labels)
                 self.add("ncclscope_rank_state", 1, state="running", **labels)
                 for stage, ahead in (("enqueued", 4), ("started", 1), ("completed", 0)):
                     self.add("ncclscope_communicator_operations_total", 1000 + (ahead if rank != 5 else 0), 20, stage=stage,
@@ -86,6 +89,12 @@ class Node:
                          100 if rank != 5 and 5 in members else 0, gpu=gpu, **labels)
                 self.add("ncclscope_communicator_oldest_signature", 12345678901 if rank != 5 else 0, **labels)
                 self.add("ncclscope_rank_queue_seconds_total", 1, 0.01, gpu=gpu, **labels)
+                self.add("ncclscope_rank_queue_operations_total", 1000, 20, gpu=gpu, **labels)
+                waits = rank != 5 and 5 in members
+                self.add("ncclscope_stalled_rank_seconds", 0, hung=100 if waits else 0, into=self.stalled, global_rank=rank,
+                         node=self.name, gpu=gpu, state="started" if waits else "idle",
+                         signature="1f8a2b3c4d5e" if waits else "", **labels)
+                self.add("ncclscope_stalled_rank_operations", 1000, into=self.stalled, **labels)
                 self.add("ncclscope_communicator_missing_operations_total", 0, gpu=gpu, **labels)
                 for collective in collectives:
                     self.add("ncclscope_rank_collective_seconds_total", 1, 0.02 if late else 0.06 + rank * 1e-6, gpu=gpu,
@@ -98,6 +107,8 @@ class Node:
                         self.add("ncclscope_rank_p2p_operations_total", 1000, 10, gpu=gpu, operation=operation, **labels)
                         self.add("ncclscope_rank_p2p_bus_bytes_total", 1e9, 1e9, gpu=gpu, operation=operation, **labels)
             self.add("ncclscope_gpu_communication_seconds_total", 1, 0.3, gpu=gpu)
+            self.add("ncclscope_gpu_info", 1, gpu=gpu, node=self.name, global_rank=rank, gpu_uuid=f"GPU-{rank:032x}",
+                     pci_bus_id=f"0000:{gpu:02x}:00.0")
             for direction, phases in (("send", ("gpu_wait", "peer_wait", "wire")), ("receive", ("data_wait", "flush", "gpu_wait"))):
                 for phase in phases:
                     self.add("ncclscope_network_phase_seconds_total", 1, 0.01, gpu=gpu, direction=direction, phase=phase)
@@ -107,6 +118,7 @@ class Node:
             self.add("ncclscope_communicator_info", 1, comm=comm, comm_name=name, nranks=nranks, nnodes=nodes,
                      dimension=dimension, local_ranks=len(ranks))
             self.add("ncclscope_telemetry_coverage_ratio", 1, comm=comm)
+            self.add("ncclscope_communicator_local_ranks", len(ranks), comm=comm)
             for collective in collectives:
                 for size, weight in zip(SIZES, (1, 30)):
                     labels = {"comm": comm, "collective": collective, "size": size, "algorithm": "Ring", "protocol": "Simple"}
@@ -142,13 +154,14 @@ class Node:
         self.add("ncclscope_plugin_overhead_ratio", 0.0001, **where)
         self.add("ncclscope_plugin_governor_level", 0, **where)
 
-    def add(self, name, constant, per_second=0, hung=0, **labels):
+    def add(self, name, constant, per_second=0, hung=0, into=None, **labels):
         text = ",".join(f'{key}="{value}"' for key, value in (JOB | labels).items())
-        self.lines.append((f"{name}{{{text}}} ", constant, per_second, hung))
+        (self.lines if into is None else into).append((f"{name}{{{text}}} ", constant, per_second, hung))
 
     def text(self, seconds, hung):
+        lines = self.lines + self.stalled if hung else self.lines
         return "\n".join(f"{prefix}{constant + rate * seconds + more * hung:.9g}"
-                         for prefix, constant, rate, more in self.lines) + "\n"
+                         for prefix, constant, rate, more in lines) + "\n"
 
 
 class State:
@@ -189,8 +202,9 @@ def history(folder, world, now):
         for second in range(now - 6 * 3600, now - 600, step):
             if rank == 0:
                 lines.append(f'job:ncclscope_caused_seconds:unaccused5m{{cluster="c1",job_id="4711"}} {world} {second}')
-            lines.append(f'gpu:ncclscope_caused_seconds:unaccused5m{{cluster="c1",job_id="4711",node="n{rank // GPUS}",'
-                         f'gpu="{rank % GPUS}"}} 0.001 {second}')
+            if second % 300 < step:
+                lines.append(f'gpu:ncclscope_caused_seconds:unaccused5m{{cluster="c1",job_id="4711",node="n{rank // GPUS}",'
+                             f'gpu="{rank % GPUS}"}} 0.001 {second}')
     for collective in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll"):
         for metric in ("transfer_bus_bytes_per_second", "bus_bytes_per_operation"):
             for second in range(now - 6 * 3600, now - 600, step):
@@ -246,15 +260,15 @@ def main() -> int:
                         f"window_interval={EVALUATE_S}s", "--set", f"baseline_interval={EVALUATE_S}s"], check=True)
         target = f"127.0.0.1:{server.server_address[1]}"
 
-        def configure(interval, target=target):
+        def configure(interval, rule_files, target=target):
             (folder / "prometheus.yml").write_text(json.dumps({
                 "global": {"scrape_interval": f"{int(interval * 1000)}ms", "scrape_timeout": f"{int(interval * 1000)}ms",
                            "evaluation_interval": f"{EVALUATE_S}s"},
-                "rule_files": ["recording.yml", "alerts.yml"],
+                "rule_files": rule_files,
                 "scrape_configs": [{"job_name": "ncclscope", "static_configs": [
                     {"targets": [target], "labels": {"__metrics_path__": f"/n{n}", "instance": f"n{n}"}}
                     for n in range(options.nodes)]}]}))
-        configure(scrape)
+        configure(scrape, [])
         address = f"127.0.0.1:{free_port()}"
         state.begin = time.monotonic()
         with open(folder / "log", "w", encoding="utf-8") as log:
@@ -263,39 +277,52 @@ def main() -> int:
                  "--storage.tsdb.retention.time=30d", f"--web.listen-address={address}", "--log.level=warn"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         durations = {"healthy": collections.defaultdict(list), "hung": collections.defaultdict(list)}
-        last, slowest, failures, slowed = {}, {}, set(), False
-        end = time.monotonic() + options.seconds + HEALTHY_S + HUNG_S
-        while time.monotonic() < end:
-            time.sleep(1)
-            seconds = time.monotonic() - state.begin
-            if seconds > options.seconds and not slowed:
-                configure(15)
-                prometheus.send_signal(signal.SIGHUP)
-                slowed = True
-                filled = query(address, "min(count_over_time(ncclscope_communicator_inflight_seconds[5m]))")
-                if not filled or float(filled[0]["value"][1]) < 0.8 * SCRAPES:
-                    raise RuntimeError(f"the window holds {filled} samples of each series; wanted {SCRAPES}: too slow a machine")
-            if seconds > options.seconds + HEALTHY_S and state.stopped is None:
-                state.stopped = seconds
-            try:
-                groups = rules(address)
-            except OSError:
+        last, slowest, failures, cpu = {}, {}, set(), {}
+
+        def reload(*arguments):
+            configure(*arguments)
+            prometheus.send_signal(signal.SIGHUP)
+
+        def cpu_seconds():
+            fields = pathlib.Path(f"/proc/{prometheus.pid}/stat").read_text().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        def observe(part, seconds):
+            """Watches evaluations for so long; `part` None: without counting them."""
+            begin, cpu_begin = time.monotonic(), cpu_seconds()
+            while time.monotonic() < begin + seconds:
+                time.sleep(1)
                 if prometheus.poll() is not None:
-                    raise RuntimeError(f"prometheus ended: {(folder / 'log').read_text()[-1000:]}") from None
-                continue
-            for group in groups:
-                if last.get(group["name"]) == group["lastEvaluation"] or group["lastEvaluation"].startswith("0001"):
-                    continue
-                last[group["name"]] = group["lastEvaluation"]
-                failures |= {f"{r['name']}: {r['lastError']}" for r in group["rules"] if r.get("lastError")}
-                # After the change, every target must have been scraped once.
-                part = ("hung" if state.stopped is not None and seconds > state.stopped + 17 else
-                        "healthy" if state.stopped is None and slowed else None)
-                if part:
+                    raise RuntimeError(f"prometheus ended: {(folder / 'log').read_text()[-1000:]}")
+                for group in rules(address):
+                    first = group["name"] not in last
+                    if last.get(group["name"]) == group["lastEvaluation"] or group["lastEvaluation"].startswith("0001"):
+                        continue
+                    last[group["name"]] = group["lastEvaluation"]
+                    failures.update(f"{r['name']}: {r['lastError']}" for r in group["rules"] if r.get("lastError"))
+                    if part is None or first:
+                        continue
                     durations[part][group["name"]].append(group["evaluationTime"])
                     for rule in group["rules"]:
                         key = (part, rule["name"])
                         slowest[key] = min(slowest.get(key, 1e9), rule["evaluationTime"])
+            cpu[part] = (cpu_seconds() - cpu_begin) / (time.monotonic() - begin)
+
+        time.sleep(options.seconds)
+        reload(15, [])
+        filled = query(address, "min(count_over_time(ncclscope_communicator_inflight_seconds[5m]))")
+        if not filled or float(filled[0]["value"][1]) < 0.8 * SCRAPES:
+            raise RuntimeError(f"the window holds {filled} samples of each series; wanted {SCRAPES}: too slow a machine")
+        time.sleep(2)
+        begin, cpu_begin = time.monotonic(), cpu_seconds()
+        time.sleep(IDLE_S)
+        idle = (cpu_seconds() - cpu_begin) / (time.monotonic() - begin)
+        reload(15, ["recording.yml", "alerts.yml"])
+        observe(None, EVALUATE_S)
+        observe("healthy", HEALTHY_S)
+        state.stopped = time.monotonic() - state.begin
+        observe(None, 17)  # every target scraped once
+        observe("hung", HUNG_S - 17)
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as response:
             own = sum(float(v) for v in re.findall(r"^prometheus_rule_group_last_duration_seconds\{.*\} (\S+)$",
                                                    response.read().decode(), re.MULTILINE))
@@ -317,9 +344,11 @@ def main() -> int:
             detail = ", ".join(f"{name.split('.')[1]} {min(v):.3f}" for name, v in sorted(groups.items()))
             print(f"{part}: {total:.3f} s per evaluation ({detail}; median {median:.3f} s of "
                   f"{min(len(v) for v in groups.values())} evaluations)")
+            used = (cpu[part] - idle) * EVALUATE_S
+            print(f"    CPU time of Prometheus for it: {used:.2f} s; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
             print(f"    bar {BAR_S:g} s: {'met' if total <= BAR_S else 'missed'}")
             rows.append({"name": f"RulesCost/{part}", "run_type": "iteration", "time_unit": "ns", "seconds": total,
-                         "series": count})
+                         "median_seconds": median, "cpu_seconds": used, "load": os.getloadavg()[0], "series": count})
             if options.profile:
                 for (where, name), value in sorted(slowest.items(), key=lambda item: -item[1])[:60]:
                     if where == part and value > 0.01:

@@ -267,9 +267,9 @@ def running(agents, start=True):
                     agent.terminate()
 
 
-def node_agents(build, folder, count, start=True):
+def node_agents(build, folder, count, start=True, arguments=()):
     """Context of the agents of node0, node1, ..."""
-    return running([Agent(build, folder, f"node{n}") for n in range(count)], start)
+    return running([Agent(build, folder, f"node{n}", arguments) for n in range(count)], start)
 
 
 def run_scenarios(doc, scenarios):

@@ -7,7 +7,7 @@ telemetry that is partly blind where that matters.
 import collections
 import dataclasses
 
-from series import CLUSTER, JOB, Job, age, counter, gauge
+from series import CLUSTER, JOB, Job, age, counter, gauge, shown
 
 RUNBOOKS = "docs/runbooks"
 
@@ -48,7 +48,11 @@ def late_job(samples, pieces, late=(1,), nodes=2, gpus=2, job_id=JOB, coverage=N
         job.collective(comm, rank, node, gpu, counter(*((n, PER_MINUTE * m) for n, m in mean)),
                        operations(rank) if operations else counter((samples, PER_MINUTE)),
                        counter((samples, PER_MINUTE * 1e8)))
-        job.queue(comm, rank, node, gpu, counter((samples, PER_MINUTE * (queue if rank in late else 0.002))))
+        known = PER_MINUTE if queue is not None else 0
+        job.queue(comm, rank, node, gpu, counter((samples, known * ((queue or 0) if rank in late else 0.002))),
+                  counter((samples, known)))
+        job.add("ncclscope_communicator_operations_total", counter((samples, PER_MINUTE)), comm=comm, rank=rank, gpu=gpu,
+                stage="enqueued", instance=f"{node}:9400", job="ncclscope")
     return job
 
 
@@ -70,7 +74,7 @@ def late_cases():
                [("25m", alert, []), ("39m", alert, []), ("48m", alert, [late_gpu(at(1800))]), ("62m", alert, [])])
     yield Case(alert, "late because of its GPU", "1m", late_job(40, [(40, 0.006)], queue=0.02).series,
                [("20m", alert, [late_gpu(at(60), "gpu")])])
-    yield Case(alert, "nobody knows how long its operations queued", "1m", late_job(40, [(40, 0.006)], queue=0).series,
+    yield Case(alert, "nobody knows how long its operations queued", "1m", late_job(40, [(40, 0.006)], queue=None).series,
                [("20m", alert, [late_gpu(at(60), "unknown")])])
     yield Case(alert, "late from the job's beginning: no baseline makes it normal", "1m", late_job(90, [(90, 0.006)]).series,
                [("85m", alert, [late_gpu(at(60))])])
@@ -132,22 +136,35 @@ def progress(enqueued=0, started=0, completed=0, waits=True):
     return {"enqueued": stage(enqueued), "started": stage(started), "completed": stage(completed), "inflight": inflight}
 
 
+def still(job, comm, rank, node, gpu, shown_as, signature=None, until=SAMPLES, global_rank=None):
+    """The same rank as one that does not get on, from 5:30 on, when it has been so for more than 20 s."""
+    state = "idle" if not shown_as.get("waits", True) else "started" if shown_as.get("started", 0) > shown_as.get(
+        "completed", 0) else "called" if shown_as.get("enqueued", 0) > shown_as.get("completed", 0) else "point_to_point"
+    samples = until - RUN - 1
+    rest = [(SAMPLES - until, None)] if until < SAMPLES else []
+    seconds = (samples, 30, 15) if state != "idle" else (samples, 0)
+    job.stalled(comm, rank, node, gpu, state, shown((RUN + 1, None), seconds, *rest),
+                shown((RUN + 1, None), (samples, 3000 + shown_as.get("completed", 0)), *rest),
+                f"{signature or 34675851943568:x}" if state in ("called", "started") else "", global_rank)
+
+
 WAITING = {"enqueued": 4, "started": 1}
 
 
-def hang_job(ranks, comm="aa", coverage=None, nranks=4, signatures=None, name="dp_group"):
+def hang_job(ranks, comm="aa", coverage=None, nranks=4, signatures=None, name="dp_group", until=SAMPLES):
     """ranks: what each shows, or None for one that never reported."""
     job = Job(SAMPLES)
     job.communicator(comm, nranks, ["n0", "n1"], coverage=coverage, name=name)
-    for rank, shown in enumerate(ranks):
-        if shown is None:
+    for rank, what in enumerate(ranks):
+        if what is None:
             continue
         node, gpu = f"n{rank // 2}", rank % 2
         job.rank(comm, rank, node, gpu)
         signature = None
-        if shown.get("waits", True):
+        if what.get("waits", True):
             signature = gauge((RUN, 0), (SAMPLES - RUN, (signatures or {}).get(rank, 34675851943568)))
-        job.progress(comm, rank, node, gpu, **progress(**shown), signature=signature)
+        job.progress(comm, rank, node, gpu, **progress(**what), signature=signature)
+        still(job, comm, rank, node, gpu, what, (signatures or {}).get(rank), until)
     return job
 
 
@@ -176,7 +193,7 @@ def hang_cases():
                [("5m", alert, []), ("5m45s", alert, []),
                 ("6m", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "1m 0s", 2)]),
                 ("14m", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "9m 0s", 2)])])
-    over = hang_job([WAITING, WAITING, OUTSIDE, WAITING])
+    over = hang_job([WAITING, WAITING, OUTSIDE, WAITING], until=RUN + 20)
     for series, values in list(over.series.items()):
         if "inflight" in series:
             over.series[series] = gauge((RUN, 0)) + " " + (
@@ -188,7 +205,9 @@ def hang_cases():
                [("8m", alert, []), ("8m", "NcclscopeWaitingForRank", [])])
     yield Case(alert, "operations that take long, but end: 3 times the longest of them is waited for", "15s",
                {series: (gauge((11, 0)) + " " + age((3, 15, 15)) + " " + gauge((7, 0)) + " " + age((40, 15, 15))
-                         if "inflight" in series and 'rank="2"' not in series else values)
+                         if "inflight" in series and 'rank="2"' not in series else
+                         shown((12, None), (2, 30, 15), (8, None), (39, 30, 15))
+                         if "stalled_rank_seconds" in series and 'rank="2"' not in series else values)
                 for series, values in hang_job([WAITING, WAITING, OUTSIDE, WAITING]).series.items()},
                [("7m", alert, []),
                 ("7m15s", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "2m 15s", 2)])])
@@ -210,13 +229,17 @@ def hang_cases():
     state = next(s for s in gone.series if s.startswith("ncclscope_rank_state") and 'rank="3"' in s)
     gone.series[state] = gauge((RUN, 1))
     gone.series[state.replace("running", "vanished")] = gauge((RUN, None), (SAMPLES - RUN, 1))
+    gone.drop(state="idle")
+    gone.stalled("aa", 3, "n1", 1, "vanished", shown((RUN, None), (SAMPLES - RUN - 20, 0), (20, None)),
+                 shown((RUN, None), (SAMPLES - RUN - 20, 3000), (20, None)))
     text = f"{who(3)} is gone: its process ended, or node and agent report no more."
-    yield Case(alert, "a process is gone", "15s", gone.series, [("7m", alert, [hang("process_gone", text, "2m 0s", 3)])])
+    yield Case(alert, "a process is gone", "15s", gone.series, [("7m", alert, [hang("process_gone", text, "2m 0s", 3)]), ("14m", alert, [hang("process_gone", text, "9m 0s", 3)])])
 
     dead = hang_job([WAITING, WAITING, OUTSIDE, OUTSIDE])
     for series, values in dead.series.items():
         if "n1:9400" in series:
-            dead.series[series] = values.split(" ", 1)[0].replace(f"+0x{SAMPLES - 1}", f"+0x{RUN - 1}") + " stale"
+            dead.series[series] = (f"_x{SAMPLES}" if "stalled" in series else
+                                   values.split(" ", 1)[0].replace(f"+0x{SAMPLES - 1}", f"+0x{RUN - 1}") + " stale")
     text = " is gone: its process ended, or node and agent report no more."
     yield Case(alert, "a node is dead", "15s", dead.series,
                [("7m", alert, [hang("process_gone", who(2) + text, "2m 0s", 2), hang("process_gone", who(3) + text, "2m 0s", 3)]),
@@ -230,9 +253,10 @@ def hang_cases():
     # A victim: communicator bb waits for rank 0 of aa, which itself waits for rank 2. Only rank 2 is accused.
     chain = hang_job([WAITING, WAITING, OUTSIDE, WAITING])
     chain.communicator("bb", 2, ["n0", "n2"], name="tp_group")
-    for rank, node, shown in ((0, "n0", OUTSIDE), (1, "n2", WAITING)):
+    for rank, node, what in ((0, "n0", OUTSIDE), (1, "n2", WAITING)):
         chain.rank("bb", rank, node, 0, global_rank=4 * rank)
-        chain.progress("bb", rank, node, 0, **progress(**shown))
+        chain.progress("bb", rank, node, 0, **progress(**what))
+        still(chain, "bb", rank, node, 0, what, global_rank=4 * rank)
     yield Case(alert, "who waits for a victim is not told", "15s", chain.series,
                [("7m", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "2m 0s", 2)])])
     # A victim on the same GPU: bb is queued behind the stuck operation of aa and cannot start.
@@ -241,6 +265,7 @@ def hang_cases():
     for rank, node in ((0, "n0"), (1, "n1")):
         behind.rank("bb", rank, node, 0, global_rank=2 * rank)
         behind.progress("bb", rank, node, 0, **progress(enqueued=1))
+        still(behind, "bb", rank, node, 0, {"enqueued": 1}, global_rank=2 * rank)
     yield Case(alert, "what is queued behind a stuck operation is not told", "15s", behind.series,
                [("7m", alert, [hang("network_stuck", "All ranks have called and started, and nothing moves: the network is "
                                     "stuck. No rank is accused.", "2m 0s")])])
@@ -268,12 +293,12 @@ def hang_cases():
     yield Case(alert, "nobody calls for ten minutes", "15s", idle.series,
                [("14m45s", alert, []), ("15m", alert, [(labels, told)])])
     yield Case(alert, "ends with the next call", "15s",
-               {s: (v + " " + counter((20, 150)).replace("0+", "3000+", 1) if "operations_total" in s
-                    else v + " " + v.rsplit(" ", 1)[-1].split("x")[0] + "x19")
+               {s: (v + " " + counter((20, 150)).replace("0+", "3000+", 1) if "_total" in s
+                    else v + " stale" if "stalled" in s else v + " " + v.rsplit(" ", 1)[-1].split("x")[0] + "x19")
                 for s, v in idle.series.items()},
                [("15m", alert, [(labels, told)]), ("17m", alert, [])])
     yield Case(alert, "a job at work", "15s",
-               {s: counter((SAMPLES, 150)) if "operations_total" in s else v for s, v in idle.series.items()},
+               {s: counter((SAMPLES, 150)) if "_total" in s else v for s, v in idle.series.items() if "stalled" not in s},
                [("15m", alert, [])])
     yield Case(alert, "a job in a hang is told by the hang", "15s", missing.series, [("15m", alert, [])])
 
@@ -332,8 +357,8 @@ def group_cases():
                      notes("NcclscopeLateGpu", f"GPU 0 of node n{g} is late and slows job 4711 down",
                            f"Job 4711: rank {g} (GPU 0 of node n{g}) comes late to collectives since {at(60)} or longer, in three "
                            f"windows of 5m running. Each of the others waits 60ms per second for it (AllReduce of communicator "
-                           f"d{g % 2}, dp_group, in which it is rank {g // 2}). Reason: its GPU was still computing when the "
-                           "operation was called.")) for g in (2, 5)])])
+                           f"d{g % 2}, dp_group, in which it is rank {g // 2}). Reason: host or GPU is not known, its clocks "
+                           "could not be matched.")) for g in (2, 5)])])
     yield Case(alert, "telemetry is blind", "1m",
                {n: gauge((40, 0.5)) if "coverage" in n else v
                 for n, v in grid(40, "dp_group", (2, 3), "dp", pairs=True).series.items()}, [("30m", alert, [])])

@@ -34,12 +34,25 @@ def age(*pieces):
     return " ".join(f"{number(first)}+{number(step)}x{samples - 1}" for samples, first, step in pieces)
 
 
+def shown(*pieces):
+    """A gauge that is not always there: (samples, first value, growth per sample), or (samples, None)."""
+    out, there = [], False
+    for samples, first, *step in pieces:
+        if first is None:
+            out.append((f"stale _x{samples - 1}" if samples > 1 else "stale") if there else f"_x{samples}")
+        else:
+            out.append(f"{number(first)}+{number(step[0] if step else 0)}x{samples - 1}")
+        there = first is not None
+    return " ".join(out)
+
+
 class Job:
     """Collects the series of one job. A rank is (communicator, rank, node, gpu)."""
 
     def __init__(self, samples, job_id=JOB, cluster=CLUSTER):
         self.samples, self.job_id, self.cluster = samples, job_id, cluster
         self.series = {}
+        self.dimensions, self.local = {}, {}
 
     def add(self, name, values, **labels):
         everything = {"cluster": self.cluster, "job_id": self.job_id} | labels
@@ -54,6 +67,7 @@ class Job:
         return self
 
     def communicator(self, comm, nranks, nodes, name="dp_group", dimension="", coverage=None, alive=None):
+        self.dimensions[comm] = dimension
         for node in nodes:
             where = {"comm": comm, "instance": f"{node}:9400", "job": "ncclscope"}
             self.add("ncclscope_communicator_info", alive or gauge((self.samples, 1)), comm_name=name, nranks=nranks,
@@ -65,7 +79,12 @@ class Job:
         where = {"comm": comm, "rank": rank, "instance": f"{node}:9400", "job": "ncclscope"}
         alive = alive or gauge((self.samples, 1))
         self.add("ncclscope_rank_info", alive, global_rank=rank if global_rank is None else global_rank, local_rank=gpu,
-                 node=node, gpu=gpu, gpu_uuid="", pci_bus_id="", pid=1000 + rank, **where)
+                 node=node, gpu=gpu, gpu_uuid="", pci_bus_id="", pid=1000 + rank, dimension=self.dimensions[comm], **where)
+        self.add("ncclscope_gpu_info", alive, gpu=gpu, node=node, global_rank=rank if global_rank is None else global_rank,
+                 gpu_uuid="", pci_bus_id="", instance=f"{node}:9400", job="ncclscope")
+        self.local[comm, node] = self.local.get((comm, node), set()) | {rank}
+        self.add("ncclscope_communicator_local_ranks", gauge((self.samples, len(self.local[comm, node]))), comm=comm,
+                 instance=f"{node}:9400", job="ncclscope")
         self.add("ncclscope_rank_state", alive, state=state, **where)
         return self
 
@@ -79,15 +98,24 @@ class Job:
             self.add("ncclscope_rank_collective_bus_bytes_total", bus_bytes, **where)
         return self
 
-    def queue(self, comm, rank, node, gpu, seconds):
-        return self.add("ncclscope_rank_queue_seconds_total", seconds, comm=comm, rank=rank, gpu=gpu,
-                        instance=f"{node}:9400", job="ncclscope")
+    def queue(self, comm, rank, node, gpu, seconds, operations):
+        where = {"comm": comm, "rank": rank, "gpu": gpu, "instance": f"{node}:9400", "job": "ncclscope"}
+        self.add("ncclscope_rank_queue_seconds_total", seconds, **where)
+        return self.add("ncclscope_rank_queue_operations_total", operations, **where)
+
+    def stalled(self, comm, rank, node, gpu, state, seconds, operations, signature="", global_rank=None):
+        """A rank that does not get on."""
+        where = {"comm": comm, "rank": rank, "instance": f"{node}:9400", "job": "ncclscope"}
+        self.add("ncclscope_stalled_rank_operations", operations, **where)
+        return self.add("ncclscope_stalled_rank_seconds", seconds, global_rank=rank if global_rank is None else global_rank,
+                        node=node, gpu=gpu, state=state, signature=signature, **where)
 
     def progress(self, comm, rank, node, gpu, enqueued, started, completed, inflight, signature=None):
         where = {"comm": comm, "rank": rank, "gpu": gpu, "instance": f"{node}:9400", "job": "ncclscope"}
         for stage, values in (("enqueued", enqueued), ("started", started), ("completed", completed)):
             self.add("ncclscope_communicator_operations_total", values, stage=stage, **where)
         self.add("ncclscope_communicator_inflight_seconds", inflight, **where)
+        self.add("ncclscope_plugin_events_seen_total", enqueued, pid=1000 + rank, instance=f"{node}:9400", job="ncclscope")
         if signature:
             del where["gpu"]
             self.add("ncclscope_communicator_oldest_signature", signature, **where)

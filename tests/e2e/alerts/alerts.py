@@ -162,7 +162,7 @@ def cluster(build, folder, layout="ddp", fault=None, compute_ms=100, **options):
     """Agents, monitoring and a running job, whose fault begins at a step that is told with it."""
     webhook = Webhook()
     try:
-        with node_agents(build, folder, NODES) as agents:
+        with node_agents(build, folder, NODES, arguments=["--stalled-seconds", "2"]) as agents:
             monitoring = Monitoring(folder, agents, webhook)
             job = None
             try:
@@ -272,7 +272,7 @@ def checkpoint(build, folder):
         others(monitoring, {"alertname": "none"})
         require(not monitoring.webhook.received, f"delivered: {monitoring.webhook.received}")
         wait_until("the wait remembered as one that ended", lambda: monitoring.query(
-            "job:ncclscope_communicator_inflight_seconds:longest_ended >= 4"))
+            "job:ncclscope_stalled_rank_seconds:longest_ended >= 4"))
 
 
 SCENARIOS = (healthy, late_host, slow_gpu, hang_missing, hang_mismatch, hang_crash, hang_network, hang_node_gone, checkpoint)

@@ -340,6 +340,49 @@ TEST(Aggregator, ShowsTheAgeOfTheOldestOperation) {
   EXPECT_EQ(rig.snapshot()->jobs[0].communicators[0].ranks[0].inflight_seconds, 0);
 }
 
+TEST(Aggregator, ShowsRanksAsStalledThatDoNotGetOn) {
+  Aggregator::Options options;
+  options.stalled_ns = 20'000'000'000;
+  Rig rig(options);
+  auto plugin = rig.open(9);
+  const auto feed = [&](std::uint64_t enqueued, std::uint64_t completed, std::uint64_t oldest_ns) {
+    wire::Progress progress{};
+    progress.time_ns = rig.clock.monotonic_ns();
+    progress.collectives_enqueued = enqueued;
+    progress.collectives_started = progress.collectives_completed = completed;
+    progress.oldest_index = oldest_ns != 0 ? completed : ~std::uint64_t{0};
+    progress.oldest_time_ns = oldest_ns;
+    plugin->feed(PacketBuilder().add(progress, RecordType::kProgress).finish());
+  };
+  const auto stalled = [&] {
+    return rig.snapshot()->jobs.at(0).communicators.at(0).ranks.at(0).stalled;
+  };
+  plugin->feed(PacketBuilder().init(make_init(0, 0xa, 0, 2)).finish());
+  EXPECT_FALSE(stalled()) << "nothing is known of it yet";
+  feed(5, 5, 0);
+  rig.clock.advance_ms(19'999);
+  feed(5, 5, 0);  // says the same again
+  EXPECT_FALSE(stalled());
+  rig.clock.advance_ms(1);
+  EXPECT_TRUE(stalled()) << "nothing to do for 20 s";
+  const std::uint64_t called = rig.clock.monotonic_ns();
+  feed(6, 5, called);
+  EXPECT_FALSE(stalled());
+  rig.clock.advance_ms(15'000);
+  feed(7, 5, called);  // calls one more, the oldest does not end
+  EXPECT_FALSE(stalled());
+  rig.clock.advance_ms(5'000);
+  EXPECT_TRUE(stalled());
+  feed(7, 6, called);
+  EXPECT_TRUE(stalled()) << "what is the oldest now was called as long ago";
+  feed(7, 7, 0);
+  EXPECT_FALSE(stalled());
+  plugin->disconnect();
+  rig.clock.advance_ms(3'000);
+  rig.tick();
+  EXPECT_TRUE(stalled()) << "vanished: at once";
+}
+
 TEST(Aggregator, MovesTimesOfAClaimedSessionToItsOwnClock) {
   Rig rig;
   auto remote = rig.connect(0, -1, /*claimed=*/true);

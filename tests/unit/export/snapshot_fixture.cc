@@ -30,6 +30,7 @@ RankSnapshot rank(std::int32_t number, std::int32_t gpu, std::int64_t pid) {
   r.oldest_signature = 0xFEDCBA987654u;
   r.inflight_seconds = 0.25;
   r.queue_seconds = 1.5;
+  r.queue_operations = 117;
   return r;
 }
 
@@ -106,6 +107,7 @@ JobSnapshot slurm_job() {
   world.ranks = {rank(0, 0, 5001), rank(1, 1, 5002)};
   world.ranks[1].state = RankState::kVanished;
   world.ranks[1].inflight_seconds = 61.5;
+  world.ranks[0].stalled = world.ranks[1].stalled = true;
   world.ranks[1].dropped = 3;
   world.sums = {
       sums(Function::kAllReduce, 4, Algorithm::kRing, Protocol::kSimple, 200, 52'428'800'000,
