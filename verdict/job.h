@@ -83,8 +83,8 @@ struct NetworkRates {
 };
 
 struct GpuRates {
-  std::optional<double> p2p_seconds;  // in Send and Recv; none = it never did any
-  double queue_seconds = 0;           // GPU start - enqueue; exactly 0 = not known
+  double receive_seconds = 0;  // in Recv: who waits for his input waits there
+  double queue_seconds = 0;    // GPU start - enqueue; exactly 0 = not known
   NetworkRates send, receive;
 };
 

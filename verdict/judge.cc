@@ -15,14 +15,6 @@ namespace {
 /// one or two more.
 constexpr std::size_t kTransferWindows = 2;
 
-std::vector<std::uint32_t> indexes(const std::vector<char>& flags) {
-  std::vector<std::uint32_t> out;
-  for (std::uint32_t i = 0; i < flags.size(); ++i) {
-    if (flags[i] != 0) out.push_back(i);
-  }
-  return out;
-}
-
 bool same_node(const Job& job, const std::vector<std::uint32_t>& gpus) {
   return std::all_of(gpus.begin(), gpus.end(), [&](std::uint32_t gpu) {
     return job.gpus[gpu].node == job.gpus[gpus.front()].node;
@@ -47,12 +39,6 @@ void roll_up(const Job& job, Finding& finding) {
     finding.kind = Kind::kLateReplica;
     finding.replica = replica->rank;
   }
-}
-
-/// Uneven work rather than a culprit: a whole stage, or a whole group of experts.
-bool is_uneven_place(const Role& role) {
-  return role.kind == RoleKind::kStage || role.kind == RoleKind::kExpert ||
-         (role.kind == RoleKind::kGroup && role.dimension == "ep");
 }
 
 }  // namespace
@@ -123,37 +109,64 @@ Judge::Judge(const Job& job, JudgeOptions options) : job_(job), options_(options
 void Judge::add(const Window& window) {
   WindowResult result = evaluate(job_, window, options_.window);
   renew_baselines();
-  find_candidates(result);
   find_slow(result);
   results_.push_back(std::move(result));
   remember(results_.back());
   const std::size_t kept = std::max<std::size_t>(options_.windows, kTransferWindows);
   if (results_.size() <= kept) return;
   results_.pop_front();
-  candidates_.pop_front();
-  imbalances_.pop_front();
   slow_.pop_front();
 }
 
-/// Late ones, less those whose lateness is uneven work.
-void Judge::find_candidates(const WindowResult& result) {
-  std::vector<char> candidates = result.late;
-  std::vector<char> imbalances(result.late.size(), 0);
-  if (result.anybody_late()) {
-    const std::vector<Role> roles = roles_of(job_, indexes(result.late));
-    const bool uneven = std::any_of(roles.begin(), roles.end(), is_uneven_place);
-    const std::vector<double>& before = given_.caused.empty() ? own_.caused : given_.caused;
-    for (std::size_t g = 0; g < candidates.size(); ++g) {
-      if (result.late[g] == 0) continue;
-      const bool always = g < before.size() && !std::isnan(before[g]) &&
-                          result.caused[g] < thresholds::kImbalanceShare * before[g];
-      if (!uneven && !always) continue;
-      candidates[g] = 0;
-      imbalances[g] = 1;
-    }
+bool Judge::was_always_so(std::uint32_t gpu, double lag) const {
+  const std::vector<double>& before = given_.lag.empty() ? own_.lag : given_.lag;
+  return gpu < before.size() && !std::isnan(before[gpu]) &&
+         lag < thresholds::kImbalanceShare * before[gpu];
+}
+
+Judge::Late Judge::late_in(std::size_t windows) const {
+  Late out;
+  if (windows == 0 || results_.size() < windows) return out;
+  const auto begin = std::prev(results_.end(), static_cast<std::ptrdiff_t>(windows));
+  const auto mean = [&](const auto& value) {
+    double sum = 0;
+    for (auto result = begin; result != results_.end(); ++result) sum += value(*result);
+    return sum / static_cast<double>(windows);
+  };
+  // One window's noise is an estimate from few GPUs.
+  out.threshold = late_threshold(mean([](const WindowResult& r) { return r.noise; }),
+                                 options_.window.late_seconds);
+  std::vector<std::uint32_t> late;
+  for (std::uint32_t g = 0; g < job_.gpus.size(); ++g) {
+    if (std::all_of(begin, results_.end(), [&](const WindowResult& r) {
+          return r.judged[g] != 0 && r.lag[g] >= out.threshold;
+        }))
+      late.push_back(g);
   }
-  candidates_.push_back(std::move(candidates));
-  imbalances_.push_back(std::move(imbalances));
+  std::vector<std::pair<std::uint32_t, double>> lags;
+  double largest = 0;
+  for (const std::uint32_t g : late) {
+    const double lag = mean([g](const WindowResult& r) { return r.lag[g]; });
+    const bool loaded =
+        std::any_of(begin, results_.end(), [g](const WindowResult& r) { return r.loaded[g] != 0; });
+    if (loaded || was_always_so(g, lag)) {
+      out.uneven.push_back(g);
+      continue;
+    }
+    lags.emplace_back(g, lag);
+    largest = std::max(largest, lag);
+  }
+  // Who lags far less than the worst is often its consequence, and waits for his turn.
+  for (const auto& [g, lag] : lags) {
+    if (lag >= thresholds::kDominance * largest) out.accused.push_back(g);
+  }
+  for (std::uint32_t g = 0; g < job_.gpus.size(); ++g) {
+    if (std::all_of(begin, results_.end(), [g](const WindowResult& r) { return r.uneven[g] > 0; }))
+      out.uneven.push_back(g);
+  }
+  std::sort(out.uneven.begin(), out.uneven.end());
+  out.uneven.erase(std::unique(out.uneven.begin(), out.uneven.end()), out.uneven.end());
+  return out;
 }
 
 Judge::Shape Judge::shape_of(const CommunicatorTiming& timing) const {
@@ -203,9 +216,8 @@ void Judge::find_slow(const WindowResult& result) {
 void Judge::remember(const WindowResult& result) {
   Past past;
   past.unaccused = running() < options_.windows;
-  past.candidates = std::find(candidates_.back().begin(), candidates_.back().end(), 1) !=
-                    candidates_.back().end();
-  past.caused = result.caused;
+  past.late = result.anybody_late();
+  past.lag = result.lag;
   past.step_seconds = result.step_seconds;
   past.shapes = shapes_of(result);
   past_.push_back(std::move(past));
@@ -218,24 +230,24 @@ void Judge::renew_baselines() {
   shape_baseline_.clear();
   if (past_.size() < options_.baseline_windows + options_.windows) return;
   const auto end = std::prev(past_.end(), static_cast<std::ptrdiff_t>(options_.windows));
-  std::vector<double> caused(job_.gpus.size(), 0);
+  std::vector<double> lag(job_.gpus.size(), 0);
   std::size_t unaccused = 0;
   std::vector<double> steps;
   std::map<Shape, std::pair<std::vector<double>, std::vector<double>>> shapes;
   for (auto past = past_.begin(); past != end; ++past) {
     if (past->unaccused) {
       ++unaccused;
-      for (std::size_t g = 0; g < caused.size(); ++g) caused[g] += past->caused[g];
+      for (std::size_t g = 0; g < lag.size(); ++g) lag[g] += past->lag[g];
     }
-    if (past->step_seconds && !past->candidates) steps.push_back(*past->step_seconds);
+    if (past->step_seconds && !past->late) steps.push_back(*past->step_seconds);
     for (const auto& [shape, sample] : past->shapes) {
       shapes[shape].first.push_back(sample.transfer);
       shapes[shape].second.push_back(sample.bytes);
     }
   }
   if (unaccused >= options_.baseline_windows) {
-    for (double& value : caused) value /= static_cast<double>(unaccused);
-    own_.caused = std::move(caused);
+    for (double& value : lag) value /= static_cast<double>(unaccused);
+    own_.lag = std::move(lag);
   }
   if (steps.size() >= options_.baseline_windows) own_.step_seconds = median(std::move(steps));
   for (auto& [shape, samples] : shapes) {
@@ -247,22 +259,10 @@ void Judge::renew_baselines() {
 // ---- findings
 // ------------------------------------------------------------------------------------
 
-std::vector<std::uint32_t> Judge::in_all(const std::deque<std::vector<char>>& windows,
-                                         std::size_t count) const {
-  std::vector<std::uint32_t> out;
-  if (count == 0 || windows.size() < count) return out;
-  const auto begin = std::prev(windows.end(), static_cast<std::ptrdiff_t>(count));
-  for (std::uint32_t g = 0; g < job_.gpus.size(); ++g) {
-    if (std::all_of(begin, windows.end(), [&](const auto& flags) { return flags[g] != 0; }))
-      out.push_back(g);
-  }
-  return out;
-}
-
-/// In how many of the last windows somebody is a candidate, running; at most `windows`.
+/// In how many of the last windows somebody is to be accused; at most `windows`.
 std::size_t Judge::running() const {
-  std::size_t count = std::min<std::size_t>(options_.windows, candidates_.size());
-  while (count > 0 && in_all(candidates_, count).empty()) --count;
+  std::size_t count = std::min<std::size_t>(options_.windows, results_.size());
+  while (count > 0 && late_in(count).accused.empty()) --count;
   return count;
 }
 
@@ -271,14 +271,14 @@ Confidence Judge::confidence_of(std::size_t windows) const {
   return windows > 1 ? Confidence::kMedium : Confidence::kLow;
 }
 
-Finding Judge::late_finding(const std::vector<std::uint32_t>& gpus) const {
+Finding Judge::late_finding(const std::vector<std::uint32_t>& gpus, double threshold) const {
   const WindowResult& last = results_.back();
   Finding finding;
   finding.kind = Kind::kLateGpu;
   finding.gpus = gpus;
-  finding.threshold_seconds = last.threshold;
+  finding.threshold_seconds = threshold;
   for (const std::uint32_t gpu : gpus) {
-    finding.seconds += last.caused[gpu];
+    finding.seconds = std::max(finding.seconds, last.lag[gpu]);
     finding.wait_seconds += last.wait[gpu];
     finding.queue_seconds += last.queue[gpu];
   }
@@ -298,14 +298,15 @@ Finding Judge::late_finding(const std::vector<std::uint32_t>& gpus) const {
 void Judge::add_late(std::vector<Finding>& out) const {
   const std::size_t windows = running();
   if (windows == 0 || (windows < options_.windows && !options_.provisional)) return;
-  const std::vector<std::uint32_t> culprits = in_all(candidates_, windows);
-  Finding rolled = late_finding(culprits);
+  const Late late = late_in(windows);
+  const std::vector<std::uint32_t>& culprits = late.accused;
+  Finding rolled = late_finding(culprits, late.threshold);
   roll_up(job_, rolled);
   std::vector<Finding> found;
   if (rolled.kind != Kind::kLateGpu || culprits.size() == 1) {
     found.push_back(std::move(rolled));
   } else {
-    for (const std::uint32_t gpu : culprits) found.push_back(late_finding({gpu}));
+    for (const std::uint32_t gpu : culprits) found.push_back(late_finding({gpu}, late.threshold));
     std::stable_sort(found.begin(), found.end(),
                      [](const Finding& a, const Finding& b) { return a.seconds > b.seconds; });
   }
@@ -322,16 +323,16 @@ void Judge::add_late(std::vector<Finding>& out) const {
 }
 
 void Judge::add_imbalance(std::vector<Finding>& out) const {
-  std::size_t windows = std::min<std::size_t>(options_.windows, imbalances_.size());
+  std::size_t windows = std::min<std::size_t>(options_.windows, results_.size());
   if (windows < options_.windows && !options_.provisional) return;
-  while (windows > 0 && in_all(imbalances_, windows).empty()) --windows;
+  while (windows > 0 && late_in(windows).uneven.empty()) --windows;
   if (windows == 0 || (windows < options_.windows && !options_.provisional)) return;
-  Finding finding = late_finding(in_all(imbalances_, windows));
+  const Late late = late_in(windows);
+  Finding finding = late_finding(late.uneven, late.threshold);
   finding.kind = Kind::kImbalance;
   finding.confidence = confidence_of(windows);
-  finding.seconds = 0;
   for (const std::uint32_t gpu : finding.gpus)
-    finding.seconds = std::max(finding.seconds, results_.back().caused[gpu]);
+    finding.seconds = std::max(finding.seconds, results_.back().uneven[gpu]);
   out.push_back(std::move(finding));
 }
 

@@ -62,8 +62,8 @@ struct Finding {
   std::optional<Collective> collective;  // that shows it most
   std::int32_t replica = -1;             // of kLateReplica
   Reason reason = Reason::kUnknown;      // of kLateGpu
-  /// Hang: waiting since. Late: taken from each of the others, per second. Imbalance: likewise, the
-  /// most of a GPU.
+  /// Hang: waiting since. Late, imbalance: works longer than its peers, who wait for it, per
+  /// second; of several, the most.
   double seconds = 0;
   double wait_seconds = 0;       // late: what it waits itself, per second
   double queue_seconds = 0;      // late: of its queue, per second
@@ -77,7 +77,7 @@ struct Finding {
 
 /// What is known from elsewhere of the job as it was before; empty = nothing.
 struct Baseline {
-  std::vector<double> caused;  // as Job::gpus, seconds per second; NaN = not known
+  std::vector<double> lag;  // as Job::gpus, seconds per second; NaN = not known
   std::optional<double> step_seconds;
 };
 
@@ -124,9 +124,9 @@ class Judge {
   };
   /// One window, as baselines remember it.
   struct Past {
-    bool unaccused = false;  // nobody was accused in it
-    bool candidates = false;
-    std::vector<double> caused;  // as Job::gpus
+    bool unaccused = false;   // nobody was accused in it
+    bool late = false;        // somebody was late by it alone
+    std::vector<double> lag;  // as Job::gpus
     std::optional<double> step_seconds;
     std::map<Shape, ShapeSample> shapes;
   };
@@ -135,22 +135,27 @@ class Judge {
   [[nodiscard]] std::map<Shape, ShapeSample> shapes_of(const WindowResult& result) const;
   void remember(const WindowResult& result);
   void renew_baselines();
-  void find_candidates(const WindowResult& result);
-  [[nodiscard]] std::vector<std::uint32_t> in_all(const std::deque<std::vector<char>>& windows,
-                                                  std::size_t count) const;
+  /// Who is late in the last `windows` windows, each of them.
+  struct Late {
+    std::vector<std::uint32_t> accused;
+    std::vector<std::uint32_t> uneven;  // their work is larger: no fault
+    double threshold = 0;               // of lag
+  };
+  [[nodiscard]] Late late_in(std::size_t windows) const;
+  [[nodiscard]] bool was_always_so(std::uint32_t gpu, double lag) const;
   [[nodiscard]] std::size_t running() const;
   void add_late(std::vector<Finding>& out) const;
   void add_imbalance(std::vector<Finding>& out) const;
   void add_links(std::vector<Finding>& out) const;
   void add_slow_transfer(std::vector<Finding>& out) const;
   void find_slow(const WindowResult& result);
-  [[nodiscard]] Finding late_finding(const std::vector<std::uint32_t>& gpus) const;
+  [[nodiscard]] Finding late_finding(const std::vector<std::uint32_t>& gpus,
+                                     double threshold) const;
   [[nodiscard]] Confidence confidence_of(std::size_t windows) const;
 
   const Job& job_;
   JudgeOptions options_;
   std::deque<WindowResult> results_;
-  std::deque<std::vector<char>> candidates_, imbalances_;  // of results_, as Job::gpus
   /// Of results_: timings (by place) whose transfer is slow, and their share of the baseline.
   std::deque<std::map<std::size_t, double>> slow_;
   std::deque<Past> past_;

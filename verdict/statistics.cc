@@ -26,12 +26,4 @@ double median(std::vector<double> values) {
   return quantile(0.5, std::move(values));
 }
 
-double median_absolute_deviation(const std::vector<double>& values) {
-  const double middle = median(values);
-  std::vector<double> distances;
-  distances.reserve(values.size());
-  for (const double value : values) distances.push_back(std::abs(value - middle));
-  return median(std::move(distances));
-}
-
 }  // namespace ncclscope::verdict

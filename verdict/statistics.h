@@ -10,7 +10,5 @@ namespace ncclscope::verdict {
 /// Linear interpolation between ranks, as PromQL's quantile(). NaN without values.
 [[nodiscard]] double quantile(double q, std::vector<double> values);
 [[nodiscard]] double median(std::vector<double> values);
-/// The median of the distances from the median.
-[[nodiscard]] double median_absolute_deviation(const std::vector<double>& values);
 
 }  // namespace ncclscope::verdict

@@ -161,11 +161,11 @@ std::string late_explanation(const Job& job, const Finding& f) {
   const bool one = f.gpus.size() == 1;
   std::string out;
   if (f.kind != Kind::kLateGpu) out = "Late are " + gpus_text(job, f) + ". ";
-  out += (one ? "Each of the others waits " : "Together they make each of the others wait up to ") +
-         describe_seconds(f.seconds) + " per second" + (one ? " for it" : "") + worst_text(job, f) +
-         "; " + (one ? "it waits " : "they wait ") + describe_seconds(f.wait_seconds) +
-         " per second " + (one ? "itself" : "themselves") + ". A GPU counts as late from " +
-         describe_seconds(f.threshold_seconds) + " per second on.";
+  out += std::string(one ? "It works " : "They work up to ") + describe_seconds(f.seconds) +
+         " per second longer than " + (one ? "its" : "their") + " peers, and the others wait for " +
+         (one ? "it" : "them") + worst_text(job, f) + "; " + (one ? "it waits " : "they wait ") +
+         describe_seconds(f.wait_seconds) + " per second " + (one ? "itself" : "themselves") +
+         ". A GPU counts as late from " + describe_seconds(f.threshold_seconds) + " per second on.";
   if (f.kind == Kind::kLateGpu) out += " Reason: " + reason_text(f);
   if (f.hidden) out += " Steps are no slower than before: the waiting is hidden behind computing.";
   return out;
@@ -261,11 +261,10 @@ std::string explanation(const Job& job, const Finding& f) {
              "well.";
     case Kind::kImbalance:
       return gpus_text(job, f) +
-             (f.gpus.size() == 1 ? " comes late, up to " : " come late, up to ") +
+             (f.gpus.size() == 1 ? " works longer, up to " : " work longer, up to ") +
              describe_seconds(f.seconds) +
-             " per second: a whole pipeline stage or expert group, or no later than this job "
-             "always "
-             "had it. Uneven work, no fault.";
+             " per second: a whole pipeline stage or expert, or no more than this job always had "
+             "it. Uneven work, no fault.";
     case Kind::kBlind:
       return percent(f.share) + " of the operations of " +
              describe_communicator(job, f.communicator) +

@@ -39,15 +39,23 @@ inline constexpr double kOutsideForSeconds = 600;
 inline constexpr double kOperationsTolerance = 0.01;
 /// least share of recorded operations for a verdict
 inline constexpr double kCoverage = 0.99;
-/// least seconds of others' time a late GPU takes, per second
+/// least seconds by which a late GPU works longer than its peers, per second
 inline constexpr double kLateSeconds = 0.01;
 /// a late GPU takes at least this multiple of the median absolute deviation over the job's GPUs
 inline constexpr double kLateDeviations = 3;
 /// a late GPU makes others wait at least this many times as long as it waits itself
 inline constexpr double kCausedPerWait = 5;
-/// below this multiple of what a GPU always caused, its lateness is imbalance
+/// a GPU is compared with this quantile of its peers' time in communication
+inline constexpr double kPeerQuantile = 0.6;
+/// this quantile of GPUs' distances from the median of their node is a job's noise
+inline constexpr double kNoiseQuantile = 0.25;
+/// a late GPU lags by at least this multiple of the noise, in all windows
+inline constexpr double kNoiseMultiple = 13;
+/// accused are those that lag at least by this share of the job's largest lag
+inline constexpr double kDominance = 0.5;
+/// below this multiple of what a GPU always lagged, its lateness is imbalance
 inline constexpr double kImbalanceShare = 1.5;
-/// late on the host: queue time below this share of what a GPU causes
+/// late on the host: queue time below this share of what a GPU lags
 inline constexpr double kQueueShare = 0.1;
 /// transfer bandwidth below this share of its baseline is told
 inline constexpr double kBandwidthShare = 0.9;

@@ -13,6 +13,8 @@
 namespace ncclscope::verdict {
 namespace {
 
+constexpr std::int32_t kNoPeer = -2;
+
 std::size_t cell(std::uint32_t communicator, Collective collective) {
   return communicator * kCollectives + static_cast<std::size_t>(collective);
 }
@@ -113,63 +115,134 @@ std::vector<CommunicatorTiming> time_communicators(const Job& job, const Window&
   return timings;
 }
 
-/// Time in Send and Recv above the median of the GPUs that share a GPU's data-parallel
-/// communicator.
-std::vector<double> p2p_excess(const Job& job, const Window& window) {
-  std::vector<double> excess(job.gpus.size(), 0);
-  std::vector<std::uint32_t> group(job.gpus.size(), kNone);
-  for (const Member& member : job.members) {
-    if (job.communicators[member.communicator].dimension == "dp" && group[member.gpu] == kNone)
-      group[member.gpu] = member.communicator;
-  }
-  std::map<std::uint32_t, std::vector<double>> seconds;
-  for (std::size_t g = 0; g < window.gpus.size(); ++g) {
-    if (group[g] != kNone && window.gpus[g].p2p_seconds)
-      seconds[group[g]].push_back(*window.gpus[g].p2p_seconds);
-  }
-  std::map<std::uint32_t, double> medians;
-  for (auto& [communicator, values] : seconds) medians[communicator] = median(std::move(values));
-  for (std::size_t g = 0; g < window.gpus.size(); ++g) {
-    if (group[g] != kNone && window.gpus[g].p2p_seconds)
-      excess[g] = std::max(0.0, *window.gpus[g].p2p_seconds - medians[group[g]]);
-  }
-  return excess;
-}
-
-void add_waits(const Job& job, const Window& window, const std::vector<std::size_t>& place,
+/// Time in communication, and what of it is waiting. A GPU is judged only if all its collectives
+/// can be compared: what it does in the others would be missing.
+void add_times(const Job& job, const Window& window, const std::vector<std::size_t>& place,
                WindowResult& result) {
-  result.wait.assign(job.gpus.size(), 0);
-  result.caused.assign(job.gpus.size(), 0);
-  result.judged.assign(job.gpus.size(), 0);
+  const std::size_t gpus = job.gpus.size();
+  result.communication.assign(gpus, 0);
+  result.wait.assign(gpus, 0);
+  result.caused.assign(gpus, 0);
+  result.judged.assign(gpus, 0);
+  std::vector<char> blind(gpus, 0);
   for (const CollectiveRates& rates : window.collectives) {
-    if (rates.operations <= 0) continue;
     const Member& member = job.members[rates.member];
+    if (rates.operations <= 0 || job.communicators[member.communicator].nranks == 1) continue;
     const std::size_t at = place[cell(member.communicator, rates.collective)];
-    if (at == kNone) continue;
+    if (at == kNone) {
+      blind[member.gpu] = 1;
+      continue;
+    }
     result.judged[member.gpu] = 1;
+    result.communication[member.gpu] += rates.seconds;
     result.wait[member.gpu] += rates.seconds - rates.operations * result.timings[at].min_seconds;
   }
-  result.p2p_excess = p2p_excess(job, window);
-  for (std::size_t g = 0; g < job.gpus.size(); ++g) {
-    if (result.judged[g] != 0) result.wait[g] += result.p2p_excess[g];
+  for (std::size_t g = 0; g < gpus; ++g) {
+    if (blind[g] != 0) result.judged[g] = 0;
+    if (g < window.gpus.size()) result.communication[g] += window.gpus[g].receive_seconds;
   }
   for (const CommunicatorTiming& timing : result.timings)
     result.caused[job.members[timing.last].gpu] += timing.caused;
 }
 
-void find_late(const WindowOptions& options, WindowResult& result) {
-  std::vector<double> caused;
-  for (std::size_t g = 0; g < result.judged.size(); ++g) {
-    if (result.judged[g] != 0) caused.push_back(result.caused[g]);
+/// Where a GPU does the same work as its peers: its rank in communicators of pipeline and experts.
+struct Place {
+  std::int32_t stage = -1;
+  std::int32_t expert = -1;
+  auto operator<=>(const Place&) const = default;
+};
+
+/// By how much more a GPU moves in all-to-alls than the median of its communicator, as a share.
+std::vector<double> extra_tokens(const Job& job, const Window& window) {
+  std::map<std::uint32_t, std::vector<double>> bytes;
+  const auto per_operation = [](const CollectiveRates& rates) {
+    return rates.bus_bytes / rates.operations;
+  };
+  const auto is_exchange = [](const CollectiveRates& rates) {
+    return rates.collective == Collective::kAllToAll && rates.operations > 0;
+  };
+  for (const CollectiveRates& rates : window.collectives) {
+    if (is_exchange(rates))
+      bytes[job.members[rates.member].communicator].push_back(per_operation(rates));
   }
+  std::map<std::uint32_t, double> medians;
+  for (auto& [communicator, values] : bytes) medians[communicator] = median(std::move(values));
+  std::vector<double> extra(job.gpus.size(), 0);
+  for (const CollectiveRates& rates : window.collectives) {
+    if (!is_exchange(rates)) continue;
+    const Member& member = job.members[rates.member];
+    const double middle = medians[member.communicator];
+    if (middle > 0)
+      extra[member.gpu] = std::max(extra[member.gpu], per_operation(rates) / middle - 1);
+  }
+  return extra;
+}
+
+void compare_peers(const Job& job, const Window& window, const WindowOptions& options,
+                   WindowResult& result) {
+  const std::size_t gpus = job.gpus.size();
+  std::vector<Place> places(gpus);
+  for (const Member& member : job.members) {
+    const std::string& dimension = job.communicators[member.communicator].dimension;
+    if (dimension == "pp") places[member.gpu].stage = member.rank;
+    if (dimension == "ep") places[member.gpu].expert = member.rank;
+  }
+  std::map<Place, std::size_t> counts;
+  for (std::size_t g = 0; g < gpus; ++g) counts[places[g]] += result.judged[g] != 0 ? 1u : 0u;
+  // Nobody else has its expert: it is held against the others, and its tokens are looked at.
+  std::vector<char> single(gpus, 0);
+  for (std::size_t g = 0; g < gpus; ++g) single[g] = counts[places[g]] == 1 ? 1 : 0;
+  for (std::size_t g = 0; g < gpus; ++g) {
+    if (single[g] != 0) places[g].expert = kNoPeer;
+  }
+  std::map<Place, std::vector<double>> times;
+  std::vector<double> all;
+  for (std::size_t g = 0; g < gpus; ++g) {
+    if (result.judged[g] == 0) continue;
+    times[places[g]].push_back(result.communication[g]);
+    all.push_back(result.communication[g]);
+  }
+  const double job_typical = quantile(thresholds::kPeerQuantile, std::move(all));
+  std::map<Place, double> typical;
+  for (auto& [place, values] : times)
+    typical[place] = quantile(thresholds::kPeerQuantile, std::move(values));
+  const std::vector<double> extra = extra_tokens(job, window);
+  result.lag.assign(gpus, 0);
+  result.loaded.assign(gpus, 0);
+  result.uneven.assign(gpus, 0);
+  for (std::size_t g = 0; g < gpus; ++g) {
+    if (result.judged[g] == 0) continue;
+    const double peers = typical[places[g]];
+    result.lag[g] = peers - result.communication[g];
+    // Time that is not communication grows with the tokens, at most.
+    if (single[g] != 0 && extra[g] > 0 && result.lag[g] <= extra[g] * (1 - peers))
+      result.loaded[g] = 1;
+    if (job_typical - peers >= options.late_seconds) result.uneven[g] = job_typical - peers;
+  }
+}
+
+/// What GPUs of a node differ by: a late node does not count into it, and of late GPUs there are
+/// few. Of two GPUs nothing can be said.
+double noise_of(const Job& job, const WindowResult& result) {
+  std::map<std::string_view, std::vector<double>> nodes;
+  for (std::size_t g = 0; g < job.gpus.size(); ++g) {
+    if (result.judged[g] != 0) nodes[job.gpus[g].node].push_back(result.lag[g]);
+  }
+  std::vector<double> distances;
+  for (const auto& [node, lags] : nodes) {
+    const double middle = lags.size() > 1 ? median(lags) : 0;
+    for (const double lag : lags) distances.push_back(std::abs(lag - middle));
+  }
+  if (distances.size() < 3) return 0;
+  return quantile(thresholds::kNoiseQuantile, std::move(distances));
+}
+
+void find_late(const Job& job, const WindowOptions& options, WindowResult& result) {
+  result.noise = noise_of(job, result);
+  result.threshold = late_threshold(result.noise, options.late_seconds);
   result.late.assign(result.judged.size(), 0);
-  if (caused.empty()) return;
-  result.threshold = std::max(thresholds::kLateDeviations * median_absolute_deviation(caused),
-                              options.late_seconds);
   for (std::size_t g = 0; g < result.judged.size(); ++g) {
-    const bool late = result.judged[g] != 0 && result.caused[g] >= result.threshold &&
-                      result.caused[g] >= thresholds::kCausedPerWait * result.wait[g];
-    result.late[g] = late ? 1 : 0;
+    if (result.judged[g] != 0 && result.lag[g] >= result.threshold) result.late[g] = 1;
   }
 }
 
@@ -225,16 +298,21 @@ WindowResult evaluate(const Job& job, const Window& window, const WindowOptions&
   result.step_seconds = window.step_seconds;
   std::vector<std::size_t> place;
   result.timings = time_communicators(job, window, options, place);
-  add_waits(job, window, place, result);
+  add_times(job, window, place, result);
+  compare_peers(job, window, options, result);
   result.queue.reserve(job.gpus.size());
   for (const GpuRates& gpu : window.gpus) result.queue.push_back(gpu.queue_seconds);
   result.queue.resize(job.gpus.size(), 0);
-  find_late(options, result);
+  find_late(job, options, result);
   result.slow_send = outliers(window, &GpuRates::send);
   result.slow_receive = outliers(window, &GpuRates::receive);
   result.slow_send.resize(job.gpus.size(), 0);
   result.slow_receive.resize(job.gpus.size(), 0);
   return result;
+}
+
+double late_threshold(double noise, double late_seconds) {
+  return std::max(thresholds::kNoiseMultiple * noise, late_seconds);
 }
 
 std::vector<Role> roles_of(const Job& job, const std::vector<std::uint32_t>& gpus) {

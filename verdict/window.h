@@ -56,10 +56,23 @@ struct Role {
 struct WindowResult {
   double seconds = 0;
   // As Job::gpus, seconds per second.
-  std::vector<double> wait, caused, queue, p2p_excess;
-  std::vector<char> judged;  // has a wait: its collectives can be compared
-  std::vector<char> late;
-  double threshold = 0;  // of caused
+  /// In collectives that synchronise, and in Recv. A step takes all GPUs of a job the same time, so
+  /// the one that communicates least works longest.
+  std::vector<double> communication;
+  /// How much less it communicates than its peers do: the GPUs at the same place of the pipeline,
+  /// and with the same expert.
+  std::vector<double> lag;
+  /// For whom it waits in collectives, and what it costs the others there. Shown, not judged by.
+  std::vector<double> wait, caused;
+  std::vector<double> queue;
+  std::vector<char> judged;  // all its collectives can be compared
+  std::vector<char> late;    // by this window alone
+  std::vector<char> loaded;  // lags no more than its share of tokens is larger than others'
+  /// Seconds per second by which its peers as a whole work longer than the job's GPUs do; 0 where
+  /// that is little.
+  std::vector<double> uneven;
+  double noise = 0;      // of lag
+  double threshold = 0;  // of lag, by this window alone
   std::vector<CommunicatorTiming> timings;
   /// Seconds per byte as multiples of the job's median, where that is too much; 0 = it is not. As
   /// Job::gpus.
@@ -73,6 +86,9 @@ struct WindowResult {
 
 [[nodiscard]] WindowResult evaluate(const Job& job, const Window& window,
                                     const WindowOptions& options = {});
+
+/// From where on a GPU is late, of a noise.
+[[nodiscard]] double late_threshold(double noise, double late_seconds);
 
 /// The roles whose GPUs are exactly `gpus` (sorted).
 [[nodiscard]] std::vector<Role> roles_of(const Job& job, const std::vector<std::uint32_t>& gpus);

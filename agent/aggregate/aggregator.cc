@@ -865,7 +865,8 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   this->count(*rank, item, bytes, timing, reason);
   if (item.duration_ns == 0) return true;
   if (plan == 0) {
-    apply(*rank, AttributedItem{item, static_cast<double>(duration), false, true});
+    apply(*rank, AttributedItem{item, static_cast<double>(duration), false, true,
+                                static_cast<double>(duration)});
     return true;
   }
   make_room(*session.process, *rank, plan);
@@ -1103,7 +1104,7 @@ void Aggregator::apply(CommRank& rank, const AttributedItem& attributed) {
     auto& of_rank = communicator.folded ? communicator.folded_sums : rank.sums;
     RankSums& sums = of_rank[static_cast<std::size_t>(item.function)];
     ++sums.operations;
-    sums.seconds += seconds;
+    sums.seconds += attributed.rank_duration_ns * 1e-9;
     sums.bus_bytes += item.bus_bytes;
   }
 }

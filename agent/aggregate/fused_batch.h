@@ -4,7 +4,8 @@
 // after another. Items of a batch share their GPU stamps, so each shows the duration of the whole
 // batch. An item's own time is the batch's duration times its share of the batch's bus bytes:
 // shares add up to the batch, so that sum(bus bytes) / sum(time) is the bandwidth that the batch
-// reached.
+// reached. In a rank's sums the Receives of a batch take all of its time: they are what a rank
+// waits in, the Sends beside them only last as long.
 //   Thread: reactor.   Memory: one inline item; more only while a plan has more than one.
 #pragma once
 
@@ -34,6 +35,7 @@ struct AttributedItem {
   double duration_ns = 0;  // attributed
   bool fused = false;      // shared its time with others
   bool rank_sums = false;  // may enter the per-rank sums: alone, or among Sends and Receives only
+  double rank_duration_ns = 0;  // there
 };
 
 class PlanBatch {
@@ -65,27 +67,34 @@ class PlanBatch {
     count_ = 0;
     if (count == 0) return;
     if (count == 1) {
-      sink(AttributedItem{first_, static_cast<double>(first_.duration_ns), false, true});
+      const auto alone = static_cast<double>(first_.duration_ns);
+      sink(AttributedItem{first_, alone, false, true, alone});
       return;
     }
     std::sort(more_.begin(), more_.end(),
               [](const TimedItem& a, const TimedItem& b) { return a.start_ns < b.start_ns; });
     for (std::size_t begin = 0; begin < count;) {
       std::uint64_t stop = more_[begin].start_ns + more_[begin].duration_ns;
-      double bus = more_[begin].bus_bytes;
-      bool p2p = model::is_point_to_point(more_[begin].function);
-      std::size_t end = begin + 1;
-      for (; end < count && more_[end].start_ns < stop; ++end) {
-        stop = std::max(stop, more_[end].start_ns + more_[end].duration_ns);
-        bus += more_[end].bus_bytes;
-        p2p = p2p && model::is_point_to_point(more_[end].function);
+      Part all, received;
+      bool p2p = true;
+      std::size_t end = begin;
+      for (; end < count && (end == begin || more_[end].start_ns < stop); ++end) {
+        const TimedItem& item = more_[end];
+        stop = std::max(stop, item.start_ns + item.duration_ns);
+        all.add(item);
+        if (item.function == model::Function::kRecv) received.add(item);
+        p2p = p2p && model::is_point_to_point(item.function);
       }
       const auto whole = static_cast<double>(stop - more_[begin].start_ns);
       const bool fused = end - begin > 1;
       for (std::size_t i = begin; i < end; ++i) {
-        const double share =
-            bus > 0 ? more_[i].bus_bytes / bus : 1.0 / static_cast<double>(end - begin);
-        sink(AttributedItem{more_[i], whole * share, fused, !fused || p2p});
+        const TimedItem& item = more_[i];
+        const double time = whole * all.share_of(item);
+        const bool receives = item.function == model::Function::kRecv;
+        const double of_rank = received.count == 0 ? time
+                               : receives          ? whole * received.share_of(item)
+                                                   : 0;
+        sink(AttributedItem{item, time, fused, !fused || p2p, of_rank});
       }
       begin = end;
     }
@@ -95,6 +104,18 @@ class PlanBatch {
 
  private:
   static constexpr std::size_t kKeptItems = 128;
+  /// Items whose bus bytes add up; without any they share alike.
+  struct Part {
+    double bus_bytes = 0;
+    std::size_t count = 0;
+    void add(const TimedItem& item) {
+      bus_bytes += item.bus_bytes;
+      ++count;
+    }
+    [[nodiscard]] double share_of(const TimedItem& item) const {
+      return bus_bytes > 0 ? item.bus_bytes / bus_bytes : 1.0 / static_cast<double>(count);
+    }
+  };
   TimedItem first_;
   std::vector<TimedItem> more_;  // all of them, once there are two
   std::size_t count_ = 0;

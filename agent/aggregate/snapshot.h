@@ -107,8 +107,8 @@ struct OperationSumsRow {
 };
 
 /// Sums of one (communicator, rank, function): GPU-timed operations only, first operations left
-/// out, and fused batches too unless they are all Send and Recv (those enter with their share of
-/// the batch: their sum is what counts).
+/// out, and fused batches too unless they are all Send and Recv (of those the Receives take the
+/// batch's time, if there are any).
 struct RankSumsRow {
   std::int32_t rank = -1;
   std::int32_t gpu = -1;

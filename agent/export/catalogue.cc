@@ -117,8 +117,8 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "Bus bytes of exactly the collectives in ncclscope_rank_collective_seconds_total.", "0.1"},
     {M::kRankP2pSeconds, G::kRank, "ncclscope_rank_p2p_seconds_total", kCounter, "seconds",
      job_labels("comm", "rank", "gpu", "operation"),
-     "Time a rank spent in sends and receives, waiting included; each takes its share of its "
-     "batch.",
+     "Time a rank spent in sends and receives, waiting included. Of a batch of both the receives "
+     "take all the time.",
      "0.1"},
     {M::kRankP2pOperations, G::kRank, "ncclscope_rank_p2p_operations_total", kCounter, "",
      job_labels("comm", "rank", "gpu", "operation"),

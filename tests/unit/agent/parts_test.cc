@@ -240,6 +240,32 @@ TEST(PlanBatch, SharesEquallyWhereNoBandwidthIsDefined) {
   batch.flush([&](const AttributedItem& a) { EXPECT_DOUBLE_EQ(a.duration_ns, 50); });
 }
 
+TEST(PlanBatch, GivesItsTimeToTheReceivesInARanksSums) {
+  PlanBatch batch;
+  TimedItem item;
+  item.duration_ns = 100;
+  item.bus_bytes = 30;
+  item.function = model::Function::kSend;
+  batch.add(1, item, 0);
+  item.function = model::Function::kRecv;
+  item.bus_bytes = 10;
+  batch.add(1, item, 0);
+  batch.add(1, item, 0);
+  double sent = 0, received = 0, total = 0;
+  batch.flush([&](const AttributedItem& a) {
+    (a.item.function == model::Function::kSend ? sent : received) += a.rank_duration_ns;
+    total += a.duration_ns;
+    EXPECT_TRUE(a.rank_sums);
+  });
+  EXPECT_DOUBLE_EQ(sent, 0);
+  EXPECT_DOUBLE_EQ(received, 100);
+  EXPECT_DOUBLE_EQ(total, 100);
+  item.function = model::Function::kSend;
+  batch.add(2, item, 0);
+  batch.add(2, item, 0);
+  batch.flush([&](const AttributedItem& a) { EXPECT_DOUBLE_EQ(a.rank_duration_ns, 50); });
+}
+
 TEST(GpuClock, SaysNothingWithoutBothBounds) {
   GpuClock clock;
   std::int64_t queue = 0;

@@ -41,10 +41,10 @@ TEST(Judge, AccusesALateGpuAfterThreeWindows) {
   EXPECT_DOUBLE_EQ(found[0].observed_seconds, 30);
   EXPECT_EQ(told(job, found[0]),
             "GPU 0 of node1 (global rank 2) is late\n"
-            "Each of the others waits 300 ms per second for it, most in AllReduce of communicator "
-            "dp_group (0000000000000000, 4 ranks); it waits 0 s per second itself. A GPU counts as "
-            "late from 10 ms per second on. Reason: host or GPU is not known, its clocks could not "
-            "be matched.");
+            "It works 300 ms per second longer than its peers, and the others wait for it, most in "
+            "AllReduce of communicator dp_group (0000000000000000, 4 ranks); it waits 0 s per "
+            "second itself. A GPU counts as late from 10 ms per second on. Reason: host or GPU is "
+            "not known, its clocks could not be matched.");
 }
 
 TEST(Judge, TellsHostFromGpuByTheQueue) {
@@ -108,10 +108,10 @@ TEST(Judge, NamesTheNodeWhenAllCulpritsAreOnIt) {
   EXPECT_EQ(
       told(job, found[0]),
       "node node1 is late\n"
-      "Late are GPU 0 of node1 (global rank 2); GPU 1 of node1 (global rank 3). Together they "
-      "make each of the others wait up to 400 ms per second, most in AllReduce of communicator "
-      "dp (0000000000000000, 4 ranks); they wait 0 s per second themselves. A GPU counts as "
-      "late from 10 ms per second on.");
+      "Late are GPU 0 of node1 (global rank 2); GPU 1 of node1 (global rank 3). They work up to "
+      "200 ms per second longer than their peers, and the others wait for them, most in AllReduce "
+      "of communicator dp (0000000000000000, 4 ranks); they wait 0 s per second themselves. A GPU "
+      "counts as late from 10 ms per second on.");
 }
 
 TEST(Judge, NamesTheGroupAndTheReplica) {
@@ -134,35 +134,54 @@ TEST(Judge, NamesTheGroupAndTheReplica) {
 }
 
 TEST(Judge, NamesEachWhereTheyHaveNothingInCommon) {
-  Job job = make_job(8, 1);
-  const std::uint32_t a = add_communicator(job, "a", "", {0, 1, 2, 3});
-  const std::uint32_t b = add_communicator(job, "b", "", {4, 5, 6, 7});
+  const Job job = ddp_job(8, 1);
   Window window = even_window(job);
-  make_late(job, window, a, 1, 0.2);
-  make_late(job, window, b, 2, 0.3);
+  make_late(job, window, 0, 6, 0.3);
+  window.collectives[1].seconds -= 0.2;
   const std::vector<Finding> found = after(job, 3, window);
   ASSERT_THAT(found, SizeIs(2));
   EXPECT_THAT(found[0].gpus, ElementsAre(6)) << "the costliest first";
   EXPECT_THAT(found[1].gpus, ElementsAre(1));
 }
 
-TEST(Judge, CallsAWholeLateStageImbalance) {
-  Job job = make_job(4, 2);  // two pipelines of two stages, and groups across them
-  add_communicator(job, "pp", "pp", {0, 1});
-  add_communicator(job, "pp", "pp", {2, 3});
-  add_communicator(job, "pp", "pp", {4, 5});
-  const std::uint32_t x = add_communicator(job, "x", "", {0, 1, 6});
-  const std::uint32_t y = add_communicator(job, "y", "", {2, 3, 7});
-  const std::uint32_t z = add_communicator(job, "z", "", {4, 5, 6});
+TEST(Judge, AccusesTheWorstFirst) {
+  const Job job = ddp_job(8, 1);
   Window window = even_window(job);
-  make_late(job, window, x, 1, 0.2);
-  make_late(job, window, y, 1, 0.2);
-  make_late(job, window, z, 1, 0.2);
+  make_late(job, window, 0, 6, 0.3);
+  window.collectives[1].seconds -= 0.1;
+  const std::vector<Finding> found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_THAT(found[0].gpus, ElementsAre(6));
+}
+
+TEST(Judge, TakesTheNoiseOfAllItsWindows) {
+  const Job job = ddp_job(1, 4);
+  Judge judge(job);
+  for (int i = 0; i < 3; ++i) {
+    Window window = even_window(job);
+    make_late(job, window, 0, 2, 0.1);
+    // In one window of three the others differ.
+    if (i == 1) window.collectives[0].seconds += 0.09;
+    if (i == 1) window.collectives[1].seconds += 0.05;
+    judge.add(window);
+  }
+  EXPECT_THAT(judge.findings(), IsEmpty());
+}
+
+TEST(Judge, CallsALongerStageImbalance) {
+  Job job = make_job(2, 4);
+  for (std::uint32_t g = 0; g < 4; ++g) add_communicator(job, "pp", "pp", {g, g + 4});
+  add_communicator(job, "all", "", {0, 1, 2, 3, 4, 5, 6, 7});
+  Window window = even_window(job);
+  for (CollectiveRates& rates : window.collectives) {
+    if (job.members[rates.member].gpu < 4) rates.seconds += 0.05;
+  }
   const std::vector<Finding> found = after(job, 3, window);
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(found[0].kind, Kind::kImbalance);
   EXPECT_FALSE(is_fault(found[0].kind));
-  EXPECT_THAT(found[0].gpus, ElementsAre(1, 3, 5));
+  EXPECT_THAT(found[0].gpus, ElementsAre(4, 5, 6, 7));
+  EXPECT_NEAR(found[0].seconds, 0.1, 1e-9);
 }
 
 TEST(Judge, CallsItImbalanceIfItWasAlwaysSo) {
@@ -175,11 +194,11 @@ TEST(Judge, CallsItImbalanceIfItWasAlwaysSo) {
   std::vector<Finding> found = judge.findings();
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(found[0].kind, Kind::kImbalance);
-  EXPECT_EQ(told(job, found[0]),
-            "the work is unevenly spread\n"
-            "GPU 0 of node1 (global rank 2) comes late, up to 300 ms per second: a whole pipeline "
-            "stage or expert group, or no later than this job always had it. Uneven work, no "
-            "fault.");
+  EXPECT_EQ(
+      told(job, found[0]),
+      "the work is unevenly spread\n"
+      "GPU 0 of node1 (global rank 2) works longer, up to 300 ms per second: a whole pipeline "
+      "stage or expert, or no more than this job always had it. Uneven work, no fault.");
 }
 
 TEST(Judge, LearnsWhatAJobAlwaysHad) {

@@ -20,6 +20,9 @@ TEST(Window, ChargesTheRankThatSpendsLeastWithWhatTheOthersWait) {
   EXPECT_NEAR(result.wait[2], 0, 1e-12);
   EXPECT_NEAR(result.wait[0], 0.3, 1e-12);
   EXPECT_NEAR(result.caused[0], 0, 1e-12);
+  EXPECT_NEAR(result.communication[2], 0.1, 1e-12);
+  EXPECT_NEAR(result.lag[2], 0.3, 1e-12);
+  EXPECT_NEAR(result.lag[0], 0, 1e-12);
   EXPECT_THAT(result.late, ElementsAre(0, 0, 1, 0));
   EXPECT_DOUBLE_EQ(result.threshold, thresholds::kLateSeconds);
   const CommunicatorTiming* worst = result.worst(job, 2);
@@ -40,13 +43,14 @@ TEST(Window, DoesNotAccuseAVictimThatIsLateForItsOwnGroup) {
   Job job = make_job(2, 2);
   const std::uint32_t tp = add_communicator(job, "tp", "tp", {0, 1});
   add_communicator(job, "tp", "tp", {2, 3});
-  add_communicator(job, "dp", "dp", {0, 2});
+  const std::uint32_t dp0 = add_communicator(job, "dp", "dp", {0, 2});
   const std::uint32_t dp1 = add_communicator(job, "dp", "dp", {1, 3});
   Window window = even_window(job);
   make_late(job, window, tp, 0, 0.3);   // GPU 1 waits for GPU 0
-  make_late(job, window, dp1, 0, 0.1);  // GPU 3 waits for GPU 1
+  make_late(job, window, dp0, 0, 0.3);  // GPU 2 does, too
+  make_late(job, window, dp1, 0, 0.3);  // GPU 3 waits for GPU 1
   const WindowResult result = evaluate(job, window);
-  EXPECT_NEAR(result.caused[1], 0.1, 1e-12);
+  EXPECT_NEAR(result.caused[1], 0.3, 1e-12);
   EXPECT_NEAR(result.wait[1], 0.3, 1e-12);
   EXPECT_THAT(result.late, ElementsAre(1, 0, 0, 0));
 }
@@ -81,16 +85,70 @@ TEST(Window, ComparesOnlyEqualNumbersOfOperations) {
   EXPECT_TRUE(evaluate(job, window, lenient).anybody_late());
 }
 
-TEST(Window, CountsSendAndRecvAboveTheMedianOfTheDataParallelPeersAsWaiting) {
+TEST(Window, CountsWaitingForItsPipelineAsCommunication) {
   Job job = ddp_job(3, 1);
   Window window = even_window(job);
   make_late(job, window, 0, 1, 0.2);
-  for (GpuRates& gpu : window.gpus) gpu.p2p_seconds = 0.5;
-  window.gpus[1].p2p_seconds = 0.6;
+  for (GpuRates& gpu : window.gpus) gpu.receive_seconds = 0.5;
+  window.gpus[1].receive_seconds = 0.7;
+  // It comes late to the others because its input came late.
+  EXPECT_FALSE(evaluate(job, window).anybody_late());
+}
+
+TEST(Window, JudgesNoGpuOfWhichItSeesAPart) {
+  Job job = ddp_job(2, 2);
+  const std::uint32_t tp = add_communicator(job, "tp", "tp", {0, 1});
+  Window window = even_window(job);
+  make_late(job, window, 0, 2, 0.3);
+  window.coverage[tp] = 0.9;
   const WindowResult result = evaluate(job, window);
-  EXPECT_THAT(result.p2p_excess, ElementsAre(0, ::testing::DoubleNear(0.1, 1e-12), 0));
-  // It makes the others wait for twice as long as it waits itself for its pipeline: not late.
+  EXPECT_THAT(result.judged, ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(result.late, ElementsAre(0, 0, 1, 0));
+}
+
+TEST(Window, ComparesStagesAmongThemselves) {
+  Job job = make_job(2, 4);  // two stages
+  for (std::uint32_t g = 0; g < 4; ++g) add_communicator(job, "pp", "pp", {g, g + 4});
+  const std::uint32_t all = add_communicator(job, "all", "", {0, 1, 2, 3, 4, 5, 6, 7});
+  Window window = even_window(job);
+  for (CollectiveRates& rates : window.collectives) {
+    if (job.members[rates.member].gpu < 4) rates.seconds += 0.05;  // the second stage works longer
+  }
+  WindowResult result = evaluate(job, window);
   EXPECT_FALSE(result.anybody_late());
+  EXPECT_THAT(result.uneven, ElementsAre(0, 0, 0, 0, ::testing::Gt(0.05), ::testing::Gt(0.05),
+                                         ::testing::Gt(0.05), ::testing::Gt(0.05)));
+  make_late(job, window, all, 2, 0.3);
+  result = evaluate(job, window);
+  EXPECT_THAT(result.late, ElementsAre(0, 0, 1, 0, 0, 0, 0, 0));
+}
+
+TEST(Window, ExcusesAnExpertThatHasMoreTokens) {
+  Job job = make_job(1, 4);
+  const std::uint32_t ep = add_communicator(job, "ep", "ep", {0, 1, 2, 3});
+  Window window = even_window(job);
+  for (CollectiveRates& rates : window.collectives) rates.collective = Collective::kAllToAll;
+  make_late(job, window, ep, 1, 0.1);
+  WindowResult result = evaluate(job, window);
+  EXPECT_THAT(result.late, ElementsAre(0, 1, 0, 0));
+  EXPECT_THAT(result.loaded, Each(0));
+  window.collectives[1].bus_bytes *= 1.5;
+  result = evaluate(job, window);
+  EXPECT_THAT(result.loaded, ElementsAre(0, 1, 0, 0));
+  // 5 % more tokens cannot be 100 ms more work in 800.
+  window.collectives[1].bus_bytes *= 1.05 / 1.5;
+  EXPECT_THAT(evaluate(job, window).loaded, Each(0));
+}
+
+TEST(Window, TellsLatenessFromNoise) {
+  const Job job = ddp_job(4, 8);
+  Window window = even_window(job);
+  for (std::size_t g = 0; g < 32; ++g)
+    window.collectives[g].seconds = 0.5 + 0.004 * static_cast<double>(g % 8);
+  window.collectives[9].seconds -= 0.03;
+  EXPECT_FALSE(evaluate(job, window).anybody_late()) << "others differ as much";
+  window.collectives[9].seconds -= 0.2;
+  EXPECT_EQ(evaluate(job, window).late[9], 1);
 }
 
 TEST(Window, TakesTheTransferOfTheRankThatWaitedLeast) {
