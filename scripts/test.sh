@@ -68,8 +68,8 @@ if [ "$fast" -eq 0 ]; then
   heading "NCCL and CUDA headers for the GPU test"
   scripts/fetch-nccl.sh || echo "fetch-nccl.sh failed: tests/gpu is compiled only if NCCL is found elsewhere"
 fi
-heading "Grafana's SDK for the dashboards"
-scripts/fetch-grafana.sh || echo "fetch-grafana.sh failed: whether dashboards are as generated is not checked"
+heading "Grafana's SDK and panels for the dashboards"
+scripts/fetch-grafana.sh || echo "fetch-grafana.sh failed: whether dashboards are as generated, and how they look, is not checked"
 check "build (release)" configure_and_build release
 built=$((failed == 0))
 [ "$built" -eq 0 ] || run_ctest release

@@ -40,7 +40,8 @@ def make(w):
 
     made = made.with_panel(listing(
         "Jobs by health", """One line for each job, the worst first. Health is that of the gravest alert that fires for the job; the other
-        columns are what a look at the job would begin with.""", "short",
+        columns are what a look at the job would begin with: what its worst GPU costs each of the others, in seconds per second; the
+        lowest transfer bandwidth against the job's own past.""",
         [f"""max by (cluster, job_id) (3 * ALERTS{{alertstate="firing", severity="critical", {HERE}}}
             or 2 * ALERTS{{alertstate="firing", severity="warning", {HERE}}} or ALERTS{{alertstate="firing", severity="info", {HERE}}}
             or 0 * ncclscope_job_info{{{HERE}}})""",
@@ -50,20 +51,20 @@ def make(w):
          f"max by (cluster, job_id) (gpu:ncclscope_caused_seconds:rate{w}{{{HERE}}})",
          f"""min by (cluster, job_id) (job:ncclscope_transfer_bus_bytes_per_second:shape{w}{{{HERE}}}
             / job:ncclscope_transfer_bus_bytes_per_second:baseline)""",
-         f"job:ncclscope_step_seconds:mean{w}{{{HERE}}}",
-         f"job:ncclscope_gpu_communication_seconds:ratio{w}{{{HERE}}}",
+         f"max by (cluster, job_id) (job:ncclscope_step_seconds:mean{w}{{{HERE}}})",
+         f"max by (cluster, job_id) (job:ncclscope_gpu_communication_seconds:ratio{w}{{{HERE}}})",
          f"min by (cluster, job_id) (comm:ncclscope_telemetry_coverage_ratio:min{{{HERE}}})"],
         [Column("Value #A", "Health", texts=HEALTH, width=130), Column("cluster", "Cluster"),
          Column("job_id", "Job", links=[to_job]), Column("job_name", "Name"), Column("user", "User"),
          Column("Value #C", "GPUs", "none", width=80), Column("Value #D", "Longest in flight", "s", ((None, GOOD), (30, WARNING), (60, CRITICAL))),
-         Column("Value #E", "Worst GPU costs others", "percentunit", ((None, GOOD), (0.01, NOTICE), (0.05, WARNING))),
-         Column("Value #F", "Lowest transfer of its past", "percentunit", ((None, CRITICAL), (0.7, WARNING), (0.95, GOOD))),
+         Column("Value #E", "Costs others", "percentunit", ((None, GOOD), (0.01, NOTICE), (0.05, WARNING))),
+         Column("Value #F", "Transfer of past", "percentunit", ((None, CRITICAL), (0.7, WARNING), (0.95, GOOD))),
          Column("Value #G", "Step", "s"), Column("Value #H", "In NCCL", "percentunit"),
          Column("Value #I", "Coverage", "percentunit", ((None, WARNING), (0.99, GOOD)))],
         height=10, sort="Health"))
 
     made = made.with_panel(listing(
-        "Alerts that fire", "Alerts of ncclscope for the jobs chosen above. The job opens its dashboard, the alert its runbook.", "none",
+        "Alerts that fire", "Alerts of ncclscope for the jobs chosen above. The job opens its dashboard, the alert its runbook.",
         [f"""ALERTS{{alertname=~"Ncclscope.*", alertstate="firing", {HERE}}}
             or ALERTS{{alertname=~"Ncclscope.*", alertstate="firing", cluster=""}}"""],
         [Column("alertname", "Alert", links=[to_runbook()]), Column("severity", "Severity"), Column("cluster", "Cluster"),

@@ -37,7 +37,7 @@ def make(w):
         f"max(ncclscope_communicator_inflight_seconds{{{COMM}}})", steps=((None, GOOD), (30, WARNING), (60, CRITICAL)),
         links=[to_runbook("Runbook: hang", "NcclscopeHang")]))
     made = made.with_panel(number(
-        "Calls the last rank is behind", "Collectives that the furthest rank has enqueued minus those of the last one.", "none",
+        "Calls behind", "Collectives that the furthest rank has enqueued minus those of the last one.", "none",
         f"""max(ncclscope_communicator_operations_total{{{COMM}, stage="enqueued"}})
           - min(ncclscope_communicator_operations_total{{{COMM}, stage="enqueued"}})""", steps=((None, GOOD), (10, NOTICE))))
     made = made.with_panel(number(
@@ -52,13 +52,13 @@ def make(w):
         links=[to_runbook("Runbook: low coverage", "NcclscopeLowCoverage")]))
 
     made = made.with_panel(listing(
-        "Communicator", "What NCCL and its users say of it. The dimension comes from its name, else from what is done on it.", "none",
+        "Communicator", "What NCCL and its users say of it. The dimension comes from its name, else from what is done on it.",
         [f"count by (comm, comm_name, nranks, nnodes, dimension) (ncclscope_communicator_info{{{COMM}}})"],
         [Column("comm_name", "Name"), Column("comm", "Hash"), Column("dimension", "Dimension"), Column("nranks", "Ranks"),
-         Column("nnodes", "Nodes"), Column("Value", "Agents that report it", "none")], height=3))
+         Column("nnodes", "Nodes"), Column("Value", "Agents that report it", "none")], height=4))
     made = made.with_panel(listing(
         "Ranks", """One line for each rank: where it is, how far, and what it costs. Equal numbers of calls mean the same operation.
-        Spends is the mean time in an operation: the rank that spends least came last.""", "none",
+        Spends is the mean time in an operation: the rank that spends least came last.""",
         [f'count by (rank, global_rank, node, gpu) (ncclscope_rank_info{{{RANK}}})',
          f"count by (rank, state) (ncclscope_rank_state{{{RANK}}})",
          f'max by (rank) (ncclscope_communicator_operations_total{{{RANK}, stage="enqueued"}})',

@@ -63,12 +63,13 @@ def make(w):
     made = made.with_row(row("Job $job against job $other, where they have the same shape"))
     made = made.with_panel(listing(
         "Same shape, side by side", """Collectives, sizes and shapes of communicators that both jobs have. Ratio: the job divided by the
-        other one.""", "Bps",
+        other one.""",
         [f"max by ({SHAPE}) (job:ncclscope_transfer_bus_bytes_per_second:shape{w}{{{JOB}}})",
          f"max by ({SHAPE}) (job:ncclscope_transfer_bus_bytes_per_second:shape{w}{{{OTHER}}})",
          f"""max by ({SHAPE}) (job:ncclscope_transfer_bus_bytes_per_second:shape{w}{{{JOB}}})
             / max by ({SHAPE}) (job:ncclscope_transfer_bus_bytes_per_second:shape{w}{{{OTHER}}})""",
-         f"max by ({SHAPE}) (shape:ncclscope_transfer_bus_bytes_per_second:baseline{{cluster=\"$cluster\"}})"],
+         f"""max by ({SHAPE}) (shape:ncclscope_transfer_bus_bytes_per_second:baseline{{cluster="$cluster"}}
+            and on (cluster, {SHAPE}) job:ncclscope_transfer_bus_bytes_per_second:shape{w}{{{JOB}}})"""],
         [Column("collective", "Collective"), Column("size", "Size"), Column("dimension", "Dimension"), Column("nranks", "Ranks"),
          Column("nnodes", "Nodes"), Column("algorithm", "Algorithm"), Column("Value #A", "Job", "Bps"), Column("Value #B", "Other job", "Bps"),
          Column("Value #C", "Ratio", "percentunit", SHARES), Column("Value #D", "Median of earlier jobs", "Bps")], height=8))

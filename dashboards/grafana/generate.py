@@ -35,7 +35,12 @@ def render():
         board = module.make(window).build()
         for number, panel in enumerate(board.panels, 1):
             panel.id_val = number
-        out[f"{module.__name__}.json"] = json.dumps(board, cls=JSONEncoder, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        plain = json.loads(json.dumps(board, cls=JSONEncoder))
+        for variable in plain["templating"]["list"]:
+            # The SDK gives all variables what only those of intervals have.
+            for key in ("auto", "auto_count", "auto_min"):
+                variable.pop(key, None)
+        out[f"{module.__name__}.json"] = json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     return out
 
 

@@ -59,13 +59,13 @@ def make(w):
         steps=((None, WARNING), (0.99, GOOD)), links=[to_runbook("Runbook: low coverage", "NcclscopeLowCoverage")]))
 
     made = made.with_panel(listing(
-        "Job", "Who it is. identity_source tells whether the kernel proved it (cgroup) or it was only claimed.", "none",
+        "Job", "Who it is. identity_source tells whether the kernel proved it (cgroup) or it was only claimed.",
         [f"count by (cluster, job_id, user, account, partition, job_name, namespace, pod, run, identity_source) (ncclscope_job_info{{{JOB}}})"],
         [Column("job_id", "Job"), Column("job_name", "Name"), Column("user", "User"), Column("account", "Account"),
          Column("partition", "Partition"), Column("namespace", "Namespace"), Column("pod", "Pod"), Column("run", "Run"),
          Column("identity_source", "Identity"), Column("Value", "Nodes", "none")], width=12, height=5))
     made = made.with_panel(listing(
-        "Alerts of this job", "What fires now. The alert opens its runbook.", "none",
+        "Alerts of this job", "What fires now. The alert opens its runbook.",
         [f'ALERTS{{alertname=~"Ncclscope.*", alertstate="firing", {JOB}}}'],
         [Column("alertname", "Alert", links=[to_runbook()]), Column("severity", "Severity"), Column("node", "Node"),
          Column("gpu", "GPU"), Column("comm_name", "Communicator"), Column("rank", "Rank"), Column("class", "Class", texts=CLASSES)],
@@ -86,7 +86,7 @@ def make(w):
         "Time by message size", "Rank-seconds per second spent in collectives, by range of message sizes.", "s",
         [(f"sum by (size) (comm:ncclscope_collective_busy_seconds:rate{w}{{{chosen}}})", "{{size}}")], stacked=True, width=9, low=0))
     made = made.with_panel(number(
-        "Time below 1 MiB", """Share of the time in collectives that is spent on messages of at most 1 MiB, where latency counts and not
+        "Below 1 MiB", """Share of the time in collectives that is spent on messages of at most 1 MiB, where latency counts and not
         bandwidth. Much of it: fuse messages, or use larger buckets.""", "percentunit",
         f"""(sum(comm:ncclscope_collective_busy_seconds:rate{w}{{{chosen}, {SMALL}}}) or vector(0))
           / sum(comm:ncclscope_collective_busy_seconds:rate{w}{{{chosen}}})""", width=3, height=8, decimals=0,
@@ -125,10 +125,10 @@ def make(w):
     made = made.with_panel(heat(
         "Waited for: seconds that a GPU costs each of the others", """Heat map by GPU, in seconds per second. The culprit's row glows
         here and is cool in the map to the right; a victim's row the other way round.""", "percentunit",
-        [(f"gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}}", "{{node}} GPU {{gpu}}")], links=[to_node]))
+        [(f"gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}}", "{{node}} GPU {{gpu}}")], high=0.25, links=[to_node]))
     made = made.with_panel(heat(
         "Waiting: seconds that a GPU waits for others", "Heat map by GPU, in seconds per second.", "percentunit",
-        [(f"gpu:ncclscope_wait_seconds:rate{w}{{{JOB}}}", "{{node}} GPU {{gpu}}")], links=[to_node]))
+        [(f"gpu:ncclscope_wait_seconds:rate{w}{{{JOB}}}", "{{node}} GPU {{gpu}}")], high=0.25, links=[to_node]))
     made = made.with_panel(bars(
         "GPUs that cost others most", "Newest window, the ten with most, in seconds per second.", "percentunit",
         [(f"topk(10, gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}})", "GPU {{gpu}} of {{node}}")],
@@ -150,7 +150,7 @@ def make(w):
     made = made.with_row(row("Hangs"))
     made = made.with_panel(listing(
         "Who is accused", """Ranks (or communicators) that others wait for since long, with the class of the fault. Empty as long as nothing
-        stands still.""", "s",
+        stands still.""",
         [f"rank:ncclscope_hang_seconds:accused{{{JOB}}}"],
         [Column("class", "Class", texts=CLASSES), Column("comm_name", "Communicator"), Column("comm", "comm", links=[to_communicator]),
          Column("rank", "Rank"), Column("global_rank", "Global rank"), Column("node", "Node", links=[row_to_node]),

@@ -44,7 +44,7 @@ def make(w):
         f"max(ncclscope_communicator_inflight_seconds {ITS})", steps=((None, GOOD), (30, WARNING), (60, CRITICAL))))
 
     made = made.with_panel(listing(
-        "Ranks here", "Where the ranks of jobs run. The agent's page shows the node live.", "none",
+        "Ranks here", "Where the ranks of jobs run. The agent's page shows the node live.",
         [f"count by (job_id, global_rank, gpu, gpu_uuid, pci_bus_id, pid, instance) (ncclscope_rank_info{{{GPU}}})"],
         [Column("job_id", "Job", links=[to_job]), Column("global_rank", "Global rank"), Column("gpu", "GPU"), Column("gpu_uuid", "UUID"),
          Column("pci_bus_id", "PCI bus"), Column("pid", "Process"), Column("instance", "Agent", links=[
@@ -53,10 +53,10 @@ def make(w):
     made = made.with_row(row("Waiting"))
     made = made.with_panel(heat(
         "Waited for: seconds that a GPU costs each of the others", "Heat map by GPU and job, in seconds per second.", "percentunit",
-        [(f"gpu:ncclscope_caused_seconds:rate{w}{{{GPU}}}", "GPU {{gpu}}, job {{job_id}}")], links=[series_to_job]))
+        [(f"gpu:ncclscope_caused_seconds:rate{w}{{{GPU}}}", "GPU {{gpu}}, job {{job_id}}")], high=0.25, links=[series_to_job]))
     made = made.with_panel(heat(
         "Waiting: seconds that a GPU waits for others", "Heat map by GPU and job, in seconds per second.", "percentunit",
-        [(f"gpu:ncclscope_wait_seconds:rate{w}{{{GPU}}}", "GPU {{gpu}}, job {{job_id}}")], links=[series_to_job]))
+        [(f"gpu:ncclscope_wait_seconds:rate{w}{{{GPU}}}", "GPU {{gpu}}, job {{job_id}}")], high=0.25, links=[series_to_job]))
     made = made.with_panel(curves(
         "Time in NCCL kernels", "Share of time by GPU and job.", "percentunit",
         [(f"gpu:ncclscope_gpu_communication_seconds:rate{w}{{{GPU}}}", "GPU {{gpu}}, job {{job_id}}")], low=0, high=1,

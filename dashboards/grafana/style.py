@@ -50,7 +50,7 @@ def described(panel, title, description, unit, width, height):
 def curves(title, description, unit, expressions, width=12, height=8, stacked=False, links=(), low=None, high=None):
     panel = described(timeseries.Panel(), title, description, unit, width, height)
     panel = (panel.line_width(1).fill_opacity(40 if stacked else 6).show_points(common.VisibilityMode.AUTO).point_size(4)
-             .color_scheme(color(dashboard.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
+             .color_scheme(color(dashboard.FieldColorModeId.PALETTE_CLASSIC))
              .legend(common_builders.VizLegendOptions().show_legend(True).display_mode(common.LegendDisplayMode.LIST)
                      .placement(common.LegendPlacement.BOTTOM).calcs([]))
              .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)))
@@ -126,6 +126,7 @@ class Column:
         if self.texts:
             options = {str(value): {"text": text, "color": hue, "index": i} for i, (value, text, hue) in enumerate(self.texts)}
             out.append(dashboard.DynamicConfigValue("mappings", [{"type": "value", "options": options}]))
+            out.append(dashboard.DynamicConfigValue("custom.align", "left"))
         if self.steps:
             out.append(dashboard.DynamicConfigValue("thresholds", thresholds(*self.steps).build()))
         if self.steps or self.texts:
@@ -136,10 +137,11 @@ class Column:
         return out
 
 
-def listing(title, description, unit, expressions, columns, width=24, height=8, sort=None):
-    """A table of the newest values. Rows of several expressions with equal labels become one."""
-    panel = described(table.Panel(), title, description, unit, width, height)
-    panel = queries(panel.show_header(True).cell_height(common.TableCellHeight.SM).no_value("–"),
+def listing(title, description, expressions, columns, width=24, height=8, sort=None):
+    """A table of the newest values. Rows of several expressions with equal labels become one; a bare metric has its name as a
+    label too, so aggregate. Labels are text, also where they look like numbers; columns of values have units."""
+    panel = described(table.Panel(), title, description, "string", width, height)
+    panel = queries(panel.show_header(True).cell_height(common.TableCellHeight.SM).min_width(60).no_value("–"),
                     [(e, "") for e in expressions], instant=True)
     if len(expressions) > 1:
         panel = panel.with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))

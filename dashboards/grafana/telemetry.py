@@ -32,7 +32,7 @@ def make(w):
         f"min(comm:ncclscope_telemetry_coverage_ratio:min{{{PROCESS}}})", decimals=2, steps=((None, WARNING), (0.99, GOOD)),
         links=[to_runbook("Runbook: low coverage", "NcclscopeLowCoverage")]))
     made = made.with_panel(number(
-        "Books that do not balance", "Processes of which something was lost that nobody counted. Zero, or there is a bug.", "none",
+        "Unbalanced books", "Processes of which something was lost that nobody counted. Zero, or there is a bug.", "none",
         f"count(ncclscope_plugin_books_balanced{{{PROCESS}}} == 0) or vector(0)", steps=((None, GOOD), (1, CRITICAL))))
     made = made.with_panel(number(
         "Highest overhead", "Share of time the plugin spends on threads of NCCL and of the application, the process with most.", "percentunit",
@@ -59,7 +59,7 @@ def make(w):
          (f"sum({rate('ncclscope_plugin_records_received_total', PROCESS)})", "received"),
          (f"sum({rate('ncclscope_plugin_records_lost_total', PROCESS)})", "lost")], low=0))
     made = made.with_panel(listing(
-        "Processes", "Versions, and the books of each process. seen = recorded + dropped + open.", "none",
+        "Processes", "Versions, and the books of each process. seen = recorded + dropped + open.",
         [f"count by (cluster, job_id, instance, pid, version, nccl_version, interface) (ncclscope_plugin_info{{{PROCESS}}})",
          f"max by (cluster, job_id, instance, pid) (ncclscope_plugin_events_seen_total{{{PROCESS}}})",
          f"sum by (cluster, job_id, instance, pid) (ncclscope_plugin_events_dropped_total{{{PROCESS}}})",

@@ -174,6 +174,7 @@ class Browser:
 
     def screenshot(self, path, height=None, width=None):
         """PNG of the whole page, or of its first `height` pixels."""
+        self.call("Emulation.clearDeviceMetricsOverride")
         if height is None:
             height = int(self.evaluate("Math.ceil(document.documentElement.scrollHeight)"))
         size = {"width": width or self.size[0], "height": height}

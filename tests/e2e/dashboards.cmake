@@ -10,4 +10,4 @@ set_target_properties(ncclscope_fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 
 
 add_test(NAME dashboards_have_data
   COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/e2e/dashboards/dashboards.py --build ${CMAKE_BINARY_DIR} have_data)
-set_tests_properties(dashboards_have_data PROPERTIES LABELS e2e TIMEOUT 150 RUN_SERIAL TRUE SKIP_RETURN_CODE 77)
+set_tests_properties(dashboards_have_data PROPERTIES LABELS e2e TIMEOUT 240 RUN_SERIAL TRUE SKIP_RETURN_CODE 77)

@@ -7,7 +7,8 @@
 Four emulated jobs on two nodes (one with a late GPU, a healthy one of the same shape, one that hangs, and one in virtual time
 whose steps are many), real plugins and agents, the shipped recording rules with short windows, and what others would add:
 DCGM's exporter and the job's throughput, made up here. Every expression of every panel, and the query of every variable, must
-return data.
+return data. Where Grafana's panels were fetched (scripts/fetch-grafana.sh) and a browser is there, the dashboards are drawn
+too; NCCLSCOPE_SCREENSHOTS=DIR keeps the pictures.
 """
 import contextlib
 import http.server
@@ -23,6 +24,7 @@ import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
+import drawing  # noqa: E402
 from support import (CLUSTER, PLUGIN, ROOT, Failure, Job, Processes, free_ports, http_get, node_agents,  # noqa: E402
                      parse_samples, require, run_scenarios, wait_until)
 
@@ -217,7 +219,7 @@ def start_jobs(build, folder, agents):
         own = [f"{n}:{k}={v}" for n in range(nodes) for k, v in (
             ("SLURM_JOB_ID", job_id), ("SLURM_JOB_NAME", name), ("LD_PRELOAD", library), ("NCCLSCOPE_NETWORK_SAMPLE", 1),
             # On busy cores the governor would time only slices of operations, each rank its own.
-            ("NCCLSCOPE_OVERHEAD_BUDGET", 0.5))]
+            ("NCCLSCOPE_OVERHEAD_BUDGET", 0.5), ("NCCLSCOPE_COST_SAMPLE", 0))]
         return Job(build, nodes, 2, layout, steps, PLUGIN, sockets[:nodes], hang_seconds=1000, node_env=own, **options)
 
     return [
@@ -267,6 +269,8 @@ def have_data(build, folder):
             raise Failure(f"{failure}: {len(expressions.left)} of {expressions.total} expressions without data") from None
         expressions.check_variables()
         print(f"{expressions.total} expressions of {len(expressions.boards)} dashboards have data after {time.monotonic() - begin:.0f} s")
+        drawing.draw(folder, prometheus, expressions.boards, expand,
+                     {name: variables_of(board, LATE, prometheus)[0] for name, board in expressions.boards.items()})
 
 
 if __name__ == "__main__":

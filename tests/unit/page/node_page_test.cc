@@ -66,9 +66,10 @@ TEST(NodeJson, EqualsTheGoldenFile) {
   BandwidthHistory history;
   history.observe(first);
   history.observe(second);
-  const std::string text = node_json(second, history, golden_self());
-  expect_golden(NCCLSCOPE_SOURCE_DIR "/tests/data/golden/node.json",
-                Json::parse(text).dump(1) + "\n");
+  Json json = Json::parse(node_json(second, history, golden_self()));
+  EXPECT_GT(json["agent"]["series"], 100);
+  json["agent"]["series"] = 0;  // changes with every new metric
+  expect_golden(NCCLSCOPE_SOURCE_DIR "/tests/data/golden/node.json", json.dump(1) + "\n");
 }
 
 TEST(NodeJson, IsValidWhateverTenantsCallThings) {
