@@ -16,6 +16,7 @@ namespace ncclscope::agent {
 namespace {
 
 constexpr std::chrono::milliseconds kForwardWait{200};
+constexpr std::chrono::milliseconds kTurnWait{100};
 
 using Stream = grpc::ServerReaderWriter<v1::PublishResponse, v1::PublishRequest>;
 
@@ -73,7 +74,13 @@ grpc::Status IngestServiceImpl::Publish(grpc::ServerContext* context, Stream* st
   });
   v1::PublishRequest request;
   while (stream->Read(&request)) {
-    if (!writer.send(channel->submit(request.frame()))) break;
+    IngestChannel::Response response = channel->submit(request.frame());
+    // While a frame waits for its turn nothing is read, so that in the end the sender waits.
+    while (response.retry_after.count() > 0 && !context->IsCancelled() && !calls_.stopping) {
+      std::this_thread::sleep_for(std::min(response.retry_after, kTurnWait));
+      response = channel->submit(request.frame());
+    }
+    if (response.retry_after.count() > 0 || !writer.send(response)) break;
   }
   reading_ended = true;
   forwarder.join();

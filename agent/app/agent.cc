@@ -282,7 +282,8 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
   Result<std::unique_ptr<Reactor>> reactor = Reactor::create();
   if (!reactor.ok()) return reactor.status();
   p.reactor = std::move(reactor).value();
-  p.gateway = std::make_unique<ReactorGateway>(*p.reactor, p.ingest, kMaxChannels);
+  p.gateway = std::make_unique<ReactorGateway>(
+      *p.reactor, p.ingest, ReactorGateway::Options{kMaxChannels, config.quota_bytes_per_second});
   p.job_reports = std::make_unique<ReactorJobReports>(*p.reactor, p.slurm_jobs);
 
   Listener::Options options;

@@ -91,8 +91,8 @@ const std::array kKeys = {
     ConfigKey{"quota_communicators", &Config::quota_communicators, 1, kNoLimit, false,
               "communicators of one user (or pod); more are folded into one called other"},
     ConfigKey{"quota_bytes_per_second", &Config::quota_bytes_per_second, 0, kNoLimit, false,
-              "bytes that are read from one user (or pod); 0: no limit. A rank with 1,000 "
-              "operations a second sends about 100,000"},
+              "bytes that are read from one user (or pod), over sockets, and as many through the "
+              "API; 0: no limit. A rank with 1,000 operations a second sends about 100,000"},
     ConfigKey{"memory_limit_mb", &Config::memory_limit_mb, 0, 1'048'576, true,
               "resident memory above which new sessions are refused and new communicators folded; "
               "0: no limit"},

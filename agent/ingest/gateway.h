@@ -22,6 +22,9 @@ class IngestChannel {
   struct Response {
     std::vector<std::string> frames;  // Welcome, Ack, SetDetail, Refuse: send them in order
     bool closed = false;              // the session has ended: send `frames`, then end the stream
+    // Above 0: whoever pays for it has sent too much. The frame was not looked at; offer it again
+    // after that time.
+    std::chrono::milliseconds retry_after{0};
   };
   virtual ~IngestChannel() = default;  // closes the session
   /// Feeds one frame (at most wire::kMaxFrameBytes are kept) and returns what is to be sent back.

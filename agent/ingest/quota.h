@@ -80,6 +80,10 @@ class ByteBucket {
     return rate_ == 0 || tokens_ > 0;
   }
   void take(std::size_t bytes) { tokens_ -= static_cast<double>(bytes); }
+  /// How long until something is allowed, if nothing is taken.
+  [[nodiscard]] double wait_seconds() const {
+    return rate_ == 0 || tokens_ > 0 ? 0.0 : -tokens_ / rate_;
+  }
   /// Nothing has been taken for long enough that forgetting the bucket changes nothing.
   [[nodiscard]] bool full(std::uint64_t now_ns) {
     refill(now_ns);

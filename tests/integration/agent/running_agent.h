@@ -112,14 +112,16 @@ class Plugin {
 
 class RunningAgent {
  public:
-  explicit RunningAgent(std::string socket, std::function<void(Config&)> change = {}) {
+  /// @param clock  must outlive it; none: the kernel's
+  explicit RunningAgent(std::string socket, std::function<void(Config&)> change = {},
+                        const Clock* clock = nullptr) {
     Config config;
     config.socket = std::move(socket);
     config.api_socket.clear();
     config.listen.clear();
     config.log_level = "error";
     if (change) change(config);
-    Result<std::unique_ptr<Agent>> made = Agent::create(config, clock_);
+    Result<std::unique_ptr<Agent>> made = Agent::create(config, clock != nullptr ? *clock : clock_);
     if (!made.ok()) {
       error_ = made.status().message();
       return;

@@ -384,6 +384,66 @@ TEST_F(AgentSocket, TakesClaimedSessionsThroughTheGateway) {
   EXPECT_TRUE(eventually([&] { return agent.snapshot()->agent.connections_open == 0; }));
 }
 
+TEST_F(AgentSocket, ReadsStreamsOfOnePrincipalAtItsBytesPerSecond) {
+  const FakeClock started;
+  FakeClock clock;
+  constexpr std::uint64_t kRate = 10'000;
+  RunningAgent agent(
+      path_, [](Config& c) { c.quota_bytes_per_second = kRate; }, &clock);
+  ASSERT_EQ(agent.error(), "");
+  const auto hello = [](std::uint64_t session) {
+    return text(PacketBuilder().hello(make_hello(session)).init(make_init(0, 0xa, 0, 2)).finish());
+  };
+  auto channel = agent->gateway().open("grpc uid:1000", 1000);
+  ASSERT_NE(channel, nullptr);
+  std::uint64_t taken = hello(9).size();
+  EXPECT_EQ(channel->submit(hello(9)).retry_after.count(), 0);
+  std::uint64_t index = 1;
+  const std::string operations = text(PacketBuilder().operations(50).finish());
+  const auto submit = [&](IngestChannel& c) {
+    return c.submit(text(PacketBuilder().operations(50).finish(index)));
+  };
+  const auto fill = [&] {
+    for (int i = 0; i < 100; ++i) {
+      const IngestChannel::Response response = submit(*channel);
+      EXPECT_FALSE(response.closed);
+      if (response.retry_after.count() > 0) return response.retry_after;
+      taken += operations.size();
+      index += 50;
+    }
+    ADD_FAILURE() << "a hundred frames without a limit";
+    return std::chrono::milliseconds(0);
+  };
+  // A second's worth at first, and one frame more.
+  const auto wait = fill();
+  EXPECT_GE(taken, kRate);
+  EXPECT_LE(taken, kRate + operations.size());
+  EXPECT_LE(wait.count(), 1000.0 * static_cast<double>(operations.size()) / kRate + 1);
+  EXPECT_EQ(agent.records_of(9), index - 1) << "what was not taken was not counted";
+
+  // A second stream of the same user waits too, even opened anew; others' do not.
+  auto same = agent->gateway().open("grpc uid:1000", 1000);
+  EXPECT_GT(same->submit(hello(10)).retry_after.count(), 0);
+  auto other = agent->gateway().open("grpc uid:1001", 1001);
+  EXPECT_EQ(other->submit(hello(11)).retry_after.count(), 0);
+
+  clock.advance_ms(static_cast<std::uint64_t>(wait.count()) + 1);
+  EXPECT_EQ(submit(*channel).retry_after.count(), 0) << "after the wait it was told";
+  taken += operations.size();
+  index += 50;
+  for (int second = 0; second < 20; ++second) {
+    clock.advance_ms(1000);
+    fill();
+  }
+  const double seconds = static_cast<double>(clock.monotonic_ns() - started.monotonic_ns()) * 1e-9;
+  EXPECT_LE(static_cast<double>(taken),
+            kRate * (seconds + 1) + static_cast<double>(operations.size()));
+  EXPECT_GE(static_cast<double>(taken), 0.9 * kRate * seconds);
+  EXPECT_EQ(agent.records_of(9), index - 1);
+  const SnapshotPtr s = agent.snapshot();
+  EXPECT_EQ(s->agent.quota_exceeded[static_cast<std::size_t>(Quota::kBytes)], 22u);
+}
+
 TEST_F(AgentSocket, EndsGatewayChannelsWhenItStops) {
   RunningAgent agent(path_);
   auto a = agent->gateway().open("a", -1);
