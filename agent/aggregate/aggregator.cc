@@ -95,7 +95,7 @@ Tenant& Aggregator::tenant_of(const std::string& principal) {
 }
 
 void Aggregator::forget_if_idle(Tenant& tenant) {
-  if (tenant.processes + tenant.jobs + tenant.communicators == 0) {
+  if (!tenant.in_use && tenant.processes + tenant.jobs + tenant.communicators == 0) {
     tenants_.erase(std::string(tenant.principal));
   }
 }
@@ -143,6 +143,24 @@ bool Aggregator::make_room_for_series(const Tenant& tenant) {
     if (!end_oldest_job(tenant)) return false;
   }
   return true;
+}
+
+bool Aggregator::make_room(Tenant& tenant, const SessionState& session) {
+  tenant.in_use = true;  // what gives way may be all it has
+  const bool for_job = make_room_for_job(tenant);
+  const bool for_series = for_job && make_room_for_series(tenant);
+  tenant.in_use = false;
+  if (!for_job) {
+    quotas_.exceeded(Quota::kJobs, tenant.principal, now_ns_,
+                     concat("a session of pid ", session.peer.pid, " is refused (it has ",
+                            tenant.jobs, " of ", options_.jobs_per_principal, ", all together ",
+                            jobs_.size(), " of ", options_.max_jobs, ")"));
+  } else if (!for_series) {
+    quotas_.exceeded(Quota::kJobs, tenant.principal, now_ns_,
+                     concat("a session of pid ", session.peer.pid,
+                            " is refused: there is no room for the series of one more job"));
+  }
+  return for_series;
 }
 
 void Aggregator::erase_job(Job& job) {
@@ -202,18 +220,7 @@ Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const Session
     return it->second.get();
   }
   Tenant& tenant = tenant_of(session.peer.principal);
-  if (!make_room_for_job(tenant)) {
-    quotas_.exceeded(Quota::kJobs, tenant.principal, now_ns_,
-                     concat("a session of pid ", session.peer.pid, " is refused (it has ",
-                            tenant.jobs, " of ", options_.jobs_per_principal, ", all together ",
-                            jobs_.size(), " of ", options_.max_jobs, ")"));
-    forget_if_idle(tenant);
-    return nullptr;
-  }
-  if (!make_room_for_series(tenant)) {
-    quotas_.exceeded(Quota::kJobs, tenant.principal, now_ns_,
-                     concat("a session of pid ", session.peer.pid,
-                            " is refused: there is no room for the series of one more job"));
+  if (!make_room(tenant, session)) {
     forget_if_idle(tenant);
     return nullptr;
   }

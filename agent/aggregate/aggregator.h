@@ -106,6 +106,8 @@ class Aggregator final : public RecordSink {
   void rename(Job& job, std::string id);
   /// Frees the place of a job that has ended. False if no one can be asked to give way.
   bool make_room_for_job(const Tenant& tenant);
+  /// Room for one more job of `tenant`; false is counted.
+  bool make_room(Tenant& tenant, const SessionState& session);
   /// The same for the series of one more job, among those of the tenant.
   bool make_room_for_series(const Tenant& tenant);
   bool end_oldest_job(const Tenant& tenant);

@@ -47,6 +47,7 @@ struct Tenant {
   std::size_t jobs = 0;           // that it was the first to bring
   std::size_t communicators = 0;  // likewise
   std::size_t pending_items = 0;  // operations waiting for the rest of their plan
+  bool in_use = false;            // room is being made for it: not forgotten, whatever it loses
 };
 
 struct RankSums {

@@ -176,6 +176,33 @@ TEST(JobQuota, EndsOnesOwnEndedJobsFirstThenThoseOfWhoeverHasMost) {
   EXPECT_TRUE(has_job(rig, "a"));
 }
 
+/// Room is made from all that the user has: it must still be known afterwards (ASan).
+TEST(JobQuota, MakesRoomFromTheLastThingOfItsUser) {
+  Aggregator::Options of_jobs;
+  of_jobs.jobs_per_principal = 1;
+  Aggregator::Options of_series;
+  of_series.series.principal = kLeastSeriesOfAJob;
+  for (const Aggregator::Options& options : {of_jobs, of_series}) {
+    Rig rig(options);
+    for (std::uint64_t n = 1; n <= 5; ++n) {
+      auto wire = open(rig, n, 2000, std::to_string(n));
+      ASSERT_FALSE(wire->over()) << n;
+      EXPECT_TRUE(wire->feed(PacketBuilder().init(make_init(0, n, 0, 2)).operation().finish(1)));
+      EXPECT_TRUE(has_job(rig, std::to_string(n)));
+      EXPECT_FALSE(has_job(rig, std::to_string(n - 1)));
+      wire->feed(PacketBuilder().goodbye().finish());
+      wire->disconnect();
+    }
+  }
+  // And where all that it has does not make enough.
+  Aggregator::Options full;
+  full.series.agent = kLeastSeriesOfAJob;
+  Rig rig(full);
+  auto other = open(rig, 1, 1000, "other");
+  for (std::uint64_t n = 2; n <= 4; ++n) EXPECT_TRUE(open(rig, n, 2000, "late")->over());
+  EXPECT_EQ(exceeded(rig, Quota::kJobs), 3u);
+}
+
 TEST(CommunicatorQuota, AFullTableStillHasEverybodysEqualShare) {
   Aggregator::Options options;
   options.max_communicators = 6;
