@@ -20,7 +20,8 @@ struct Stall {
   double seconds = 0;  // of the oldest operation in flight
   bool stalled = false;
   std::uint64_t max_enqueued = 0, max_completed = 0;
-  bool collective = false;  // a collective is in flight; else Send and Recv
+  bool collective = false;       // a collective is in flight; else Send and Recv
+  bool waits_elsewhere = false;  // Send and Recv: the GPU of a member is held up by something else
   std::uint32_t unreported = 0;
   Members gone, stopped, mismatched, behind, outside, unstarted, never_started;
 
@@ -45,7 +46,10 @@ class Hangs {
   std::vector<Hang> found() const {
     std::vector<Hang> out;
     for (const Stall& stall : stalls_) {
-      if (stall.stalled) add(stall, out);
+      if (stall.stalled && !stall.waits_elsewhere) add(stall, out);
+    }
+    for (const Stall& stall : stalls_) {
+      if (stall.stalled && stall.waits_elsewhere && out.empty()) add(stall, out);
     }
     std::stable_sort(out.begin(), out.end(),
                      [](const Hang& a, const Hang& b) { return a.seconds > b.seconds; });
@@ -100,11 +104,15 @@ class Hangs {
     if (!stall.behind.empty()) return;
     for (const std::uint32_t m : stall.members) {
       const Progress& p = of(m);
+      // Hosts run ahead: what is queued behind something older cannot start.
+      const bool queued = gpu_runs_[job_.members[m].gpu] != 0 ||
+                          gpu_seconds_[job_.members[m].gpu] > p.inflight_seconds;
+      stall.waits_elsewhere |= !stall.collective && queued;
       if (!collective_in_flight(p) || p.started > p.completed ||
           p.inflight_seconds < options_.stalled_seconds)
         continue;
       stall.unstarted.push_back(m);
-      if (gpu_runs_[job_.members[m].gpu] == 0) stall.never_started.push_back(m);
+      if (!queued) stall.never_started.push_back(m);
     }
   }
 

@@ -276,5 +276,33 @@ TEST(Hang, OfAReceiveAccusesNobodyWhoseWaitIsElsewhere) {
   EXPECT_THAT(hangs[0].members, ElementsAre(member(job, dp, 1)));
 }
 
+/// Two stages of two GPUs: GPU 1 never starts the collective that its stage waits in. The second
+/// stage waits for input, and its hosts have called its collective already.
+TEST(Hang, IsNotBlamedOnAStageThatWaitsForItsInput) {
+  Job job = make_job(2, 2);
+  const std::uint32_t first = add_communicator(job, "tp", "tp", {0, 1});
+  const std::uint32_t second = add_communicator(job, "tp", "tp", {2, 3});
+  const std::uint32_t left = add_communicator(job, "pp", "pp", {0, 2});
+  const std::uint32_t right = add_communicator(job, "pp", "pp", {1, 3});
+  Standing standing = idle(job);
+  wait_in(standing, member(job, first, 0), 90);
+  wait_in(standing, member(job, first, 1), 90);
+  --standing.progress[member(job, first, 1)].started;
+  for (const std::int32_t rank : {0, 1}) {
+    wait_in(standing, member(job, second, rank), 80);
+    --standing.progress[member(job, second, rank)].started;
+  }
+  for (const std::uint32_t pp : {left, right}) {
+    Progress& p = standing.progress[member(job, pp, 1)];
+    p.p2p_enqueued = p.p2p_started = 1;
+    p.inflight_seconds = 85;
+  }
+  const std::vector<Hang> hangs = find_hangs(job, standing);
+  ASSERT_THAT(hangs, SizeIs(1));
+  EXPECT_EQ(hangs[0].hang_class, HangClass::kGpuNeverStarted);
+  EXPECT_EQ(hangs[0].communicator, first);
+  EXPECT_THAT(hangs[0].members, ElementsAre(member(job, first, 1)));
+}
+
 }  // namespace
 }  // namespace ncclscope::verdict
