@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The long checks that are too slow for every test run: fuzzers for minutes, ten million operations past a full ring,
-# a day of cluster life on the injected clock, all recordings three times. One JSON line per check.
+# a day of cluster life on the injected clock, three thousand jobs to diagnose, all recordings three times. One JSON line per check.
 #   scripts/soak.sh [--seconds N] [--json FILE]
 #   --seconds N   time for each fuzzer (default 300)
 #   --json FILE   also writes the lines there (default docs/measurements/soak.json)
@@ -58,6 +58,9 @@ soak_check ring_after_flood "$flood" env NCCLSCOPE_TEST_FLOOD=$flood build/relea
 soak_check books_after_flood "$flood" env NCCLSCOPE_TEST_FLOOD=$flood \
   /usr/bin/python3 tests/e2e/pipeline/pipeline.py --build build/release flood
 soak_check node_day 10000 build/release/tests/agent_churn_test --hours 24 --jobs 10000 --alive 100 --communicators 64
+soak_check diagnosis 3000 build/release/tools/diagnosis_bench --faulty 1000 --healthy 1000 --hangs 1000 \
+  --most-ranks 4096 --threads "$(nproc)" --json build/diagnosis.json
+[ ! -f build/diagnosis.json ] || tee -a "$json.new" <build/diagnosis.json
 for round in 1 2 3; do
   soak_check "recordings_round_$round" "$(find tests/data/nccl-traces -mindepth 1 -maxdepth 1 -type d | wc -l)" \
     build/release/cli/ncclscope verify-trace tests/data/nccl-traces/*/

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+ncclscope_executable(diagnosis_bench
+  SOURCES
+    bench/diagnosis/agents.cc
+    bench/diagnosis/diagnosis_bench.cc
+    bench/diagnosis/hang_trial.cc
+    bench/diagnosis/job_model.cc
+    bench/diagnosis/scenario.cc
+    bench/diagnosis/trial.cc
+  LINK ncclscope_agent_aggregate ncclscope_verdict)
+set_target_properties(diagnosis_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tools)
+
+# A sample; scripts/soak.sh plays a thousand of each, up to 4,096 ranks.
+if(NCCLSCOPE_BUILD_TESTS)
+  add_test(NAME diagnosis_sample
+    COMMAND diagnosis_bench --faulty 150 --healthy 150 --hangs 100 --most-ranks 128)
+  set_tests_properties(diagnosis_sample PROPERTIES LABELS bench TIMEOUT 300)
+endif()
