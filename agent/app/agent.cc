@@ -3,6 +3,7 @@
 // Wiring. The order of members is the order of construction; destruction undoes it, servers first.
 #include "agent/app/agent.h"
 
+#include <malloc.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -38,6 +39,7 @@ namespace ncclscope::agent {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
+constexpr std::uint64_t kTrimPeriodNs = kSecond;
 constexpr std::chrono::seconds kDrainLimit{1};
 constexpr std::chrono::milliseconds kApiStopLimit{500};
 constexpr std::chrono::seconds kFilesCheck{5};  // certificates and who may pass
@@ -132,6 +134,11 @@ struct Agent::Parts {
     SnapshotPtr snapshot = aggregator.build(ingest.stats(), ingest.quotas().counts());
     history.observe(*snapshot);
     store.publish(std::move(snapshot));
+    // Jobs that come and go leave holes in the heap: their pages go back to the kernel.
+    const std::uint64_t now_ns = clock.monotonic_ns();
+    if (now_ns - trimmed_ns < kTrimPeriodNs) return;
+    trimmed_ns = now_ns;
+    malloc_trim(0);
   }
   void shut_down();
   void apply(const Config& next);
@@ -158,6 +165,7 @@ struct Agent::Parts {
   std::unique_ptr<JobReports> job_reports;
   std::unique_ptr<SqueuePoller> squeue;
   std::uint64_t jobs_generation = 0;  // of slurm_jobs, as of the last refresh
+  std::uint64_t trimmed_ns = 0;
   std::string http_address;
   HttpRouter router;
   std::unique_ptr<MetricsEndpoint> metrics;
