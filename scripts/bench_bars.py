@@ -54,6 +54,8 @@ BARS = [
     Bar("agent_cpu", "agent at 8 ranks x 1,000 collectives/s each, /metrics with gzip every 15 s",
         r"AgentLoad", "cpu_percent", "% of a core", at_most=1),
     Bar("agent_memory", "the same, resident memory", r"AgentLoad", "rss_mb", "MiB", at_most=40),
+    Bar("agent_churn_memory", "most resident memory under short jobs at the hard caps (100 at once, 64 communicators each), "
+        "default limits", r"AgentChurn", "peak_mb", "MB", at_most=40),
     # tests/bench/export_bench.cc
     Bar("scrape_10k", "scrape of 10,000 series with gzip, CPU time", r"BM_ScrapeGzip/10000", "cpu_time", "ms", at_most=20,
         scale=1e-6),

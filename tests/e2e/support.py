@@ -141,8 +141,9 @@ class Processes:
 class Agent:
     """One node's agent. It can be killed, stopped and started again at the same addresses."""
 
-    def __init__(self, build, folder, node, arguments=(), environment=None):
+    def __init__(self, build, folder, node, arguments=(), environment=None, snapshot_interval_ms=50):
         self.build, self.node, self.arguments, self.environment = build, node, arguments, environment
+        self.snapshot_interval_ms = snapshot_interval_ms
         self.folder = folder / node
         self.folder.mkdir()
         self.socket = self.folder / "run" / "agent.sock"
@@ -157,8 +158,8 @@ class Agent:
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
                 [self.build.agent, "--socket", self.socket, "--api-socket", self.api, "--listen", "127.0.0.1:0",
-                 "--ready-file", self.ready, "--node", self.node, "--cluster", CLUSTER, "--snapshot-interval-ms", "50",
-                 *self.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
+                 "--ready-file", self.ready, "--node", self.node, "--cluster", CLUSTER, "--snapshot-interval-ms",
+                 str(self.snapshot_interval_ms), *self.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
 
         def is_ready():
             require(self.process.poll() is None,
