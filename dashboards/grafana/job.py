@@ -154,7 +154,7 @@ def make(w):
         [f"rank:ncclscope_hang_seconds:accused{{{JOB}}}"],
         [Column("class", "Class", texts=CLASSES), Column("comm_name", "Communicator"), Column("comm", "comm", links=[to_communicator]),
          Column("rank", "Rank"), Column("global_rank", "Global rank"), Column("node", "Node", links=[row_to_node]),
-         Column("gpu", "GPU"), Column("Value", "Waited for", "s")], height=6, sort="Waited for"))
+         Column("gpu", "GPU"), Column("Value", "Waited for", "s")], height=8, sort="Waited for"))
     made = made.with_panel(curves(
         "Oldest operation in flight", "By communicator, and from where on it is a hang.", "s",
         [(f"""max by (comm, comm_name) (max by (cluster, job_id, comm) (ncclscope_communicator_inflight_seconds{{{JOB}}})

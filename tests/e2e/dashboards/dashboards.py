@@ -8,7 +8,7 @@ Four emulated jobs on two nodes (one with a late GPU, a healthy one of the same 
 whose steps are many), real plugins and agents, the shipped recording rules with short windows, and what others would add:
 DCGM's exporter and the job's throughput, made up here. Every expression of every panel, and the query of every variable, must
 return data. Where Grafana's panels were fetched (scripts/fetch-grafana.sh) and a browser is there, the dashboards are drawn
-too; NCCLSCOPE_SCREENSHOTS=DIR keeps the pictures.
+too; NCCLSCOPE_SCREENSHOTS=DIR keeps the pictures. The scenario `pictures` makes those of docs/dashboards.
 """
 import contextlib
 import http.server
@@ -211,7 +211,7 @@ def is_number(sample):
     return sample is not None and sample[1] != "NaN"
 
 
-def start_jobs(build, folder, agents):
+def start_jobs(build, agents, late_from=0):
     library = build.folder / "tests" / "libcuda.so.1"
     sockets = [a.socket for a in agents]
 
@@ -223,7 +223,7 @@ def start_jobs(build, folder, agents):
         return Job(build, nodes, 2, layout, steps, PLUGIN, sockets[:nodes], hang_seconds=1000, node_env=own, **options)
 
     return [
-        start(LATE, "ddp", name="llama-7b", compute_ms=100, fault="late:rank=2,ms=80"),
+        start(LATE, "ddp", name="llama-7b", compute_ms=100, fault=f"late:rank=2,ms=80,from={late_from}"),
         start(HEALTHY, "ddp", name="llama-7b", compute_ms=100),
         start(HUNG, "megatron:tp=2,pp=2", name="pipeline", compute_ms=100, fault="missing:rank=1,from=60"),
         Bursts(lambda: start(STEPS, "ddp", name="virtual", nodes=1, steps=150, compute_ms=1000, pace="fast"))]
@@ -250,16 +250,23 @@ class Bursts:
         self.thread.join()
 
 
-def have_data(build, folder):
-    begin = time.monotonic()
+@contextlib.contextmanager
+def emulated_cluster(build, folder, **options):
+    """A Prometheus over the agents of two nodes on which the jobs run."""
     with contextlib.ExitStack() as stack:
         agents = stack.enter_context(node_agents(build, folder, 2))
         others = Others(agents, folder)
         stack.callback(others.close)
         prometheus = Prometheus(folder, agents, others)
         stack.callback(prometheus.processes.stop)
-        for job in start_jobs(build, folder, agents):
+        for job in start_jobs(build, agents, **options):
             stack.callback(job.stop)
+        yield prometheus
+
+
+def have_data(build, folder):
+    begin = time.monotonic()
+    with emulated_cluster(build, folder) as prometheus:
         expressions = Expressions(prometheus)
         try:
             wait_until("data for every expression", expressions.try_all, LIMIT_S)
@@ -273,5 +280,21 @@ def have_data(build, folder):
                      {name: variables_of(board, LATE, prometheus)[0] for name, board in expressions.boards.items()})
 
 
+def pictures(build, folder):
+    """No test: for docs. The late GPU becomes late only after a while, so that there is a past to hold it against."""
+    require(drawing.missing() is None, drawing.missing())
+    with emulated_cluster(build, folder, late_from=300) as prometheus:
+        boards = Expressions(prometheus).boards
+        wait_until("a culprit", lambda: prometheus.instant(f'gpu:ncclscope_caused_seconds:culprit{{job_id="{LATE}"}}'), 150)
+        time.sleep(20)
+        choices = {name: variables_of(board, LATE, prometheus)[-1] for name, board in boards.items()}
+        drawing.draw(folder, prometheus, boards, expand, choices, seconds=100)
+        hung = {"job-hang": variables_of(boards["job"], HUNG, prometheus)[0]}
+        drawing.draw(folder, prometheus, {"job-hang": boards["job"]}, expand, hung, seconds=100)
+        for what in ("ALERTS", "gpu:ncclscope_caused_seconds:culprit", "gpu:ncclscope_culprit_timestamp_seconds:min"):
+            for result in prometheus.instant(what):
+                print(result["metric"], result["value"][1])
+
+
 if __name__ == "__main__":
-    sys.exit(run_scenarios(__doc__, (have_data,)))
+    sys.exit(run_scenarios(__doc__, (have_data, pictures)))

@@ -47,7 +47,7 @@ def run(command, folder, what):
 def workplace(folder):
     """A copy of the sources with the packages beside them."""
     place = folder / "drawing"
-    shutil.copytree(HERE, place)
+    shutil.copytree(HERE, place)  # makes the folders above it too
     (place / "node_modules").symlink_to(packages() / "node_modules")
     return place
 
@@ -62,7 +62,7 @@ def check_schema(place, boards):
                                           f"const board: Plain<Dashboard> = {json.dumps(board)};\nexport default board;\n")
     # And the check can fail.
     (place / "wrong.ts").write_text(f'import type {{ Dashboard }} from "@grafana/schema";\n{plain}// @ts-expect-error\n'
-                                    f"const board: Plain<Dashboard> = {json.dumps({**boards['job'], 'schemaVersion': '39'})};\n"
+                                    f"const board: Plain<Dashboard> = {json.dumps({**next(iter(boards.values())), 'schemaVersion': '39'})};\n"
                                     "export default board;\n")
     run([place / "node_modules" / ".bin" / "tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--moduleResolution",
          "bundler", "--target", "es2022", "wrong.ts", *(f"{name}.ts" for name in boards)], place, "schema of the dashboards")
@@ -83,14 +83,14 @@ def filled(value, expand, variables):
     return expand(value, variables) if isinstance(value, str) and "${datasource}" not in value else value
 
 
-def draw(folder, prometheus, boards, expand, variables):
+def draw(folder, prometheus, boards, expand, variables, seconds=40):
     """boards, variables: by name. Fails if a panel cannot be drawn; keeps pictures in NCCLSCOPE_SCREENSHOTS."""
     reason = missing()
     if reason:
         print(f"NOT DRAWN: {reason}")
         return
     begin = time.monotonic()
-    place = workplace(folder)
+    place = workplace(folder / f"drawing-{len(boards)}")
     check_schema(place, boards)
     checked = time.monotonic()
     run(["node", place / "node_modules" / "vite" / "bin" / "vite.js", "build", "--logLevel", "error"], place, "vite build")
@@ -104,7 +104,7 @@ def draw(folder, prometheus, boards, expand, variables):
                 now = time.time()
                 (place / "dist" / "board.json").write_text(json.dumps({
                     "board": filled(copy.deepcopy(board), expand, variables[name]), "prometheus": prometheus.address,
-                    "from": int(now) - 40, "to": int(now), "step": 1,
+                    "from": int(now) - seconds, "to": int(now), "step": 1,
                     "chosen": ", ".join(f"{k} {v}" for k, v in variables[name].items()
                                         if k not in ("datasource", "runbooks") and v != ".*")}))
                 browser.errors.clear()
