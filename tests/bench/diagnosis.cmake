@@ -6,8 +6,9 @@ ncclscope_executable(diagnosis_bench
     bench/diagnosis/hang_trial.cc
     bench/diagnosis/job_model.cc
     bench/diagnosis/scenario.cc
+    bench/diagnosis/series.cc
     bench/diagnosis/trial.cc
-  LINK ncclscope_agent_aggregate ncclscope_verdict)
+  LINK ncclscope_agent_aggregate ncclscope_agent_export ncclscope_verdict)
 set_target_properties(diagnosis_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tools)
 
 # A sample; scripts/soak.sh plays a thousand of each, up to 4,096 ranks.

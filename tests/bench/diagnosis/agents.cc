@@ -92,11 +92,11 @@ void Agents::connect(int rank) {
   wire = node.rig->connect(1000 + rank);
   PacketBuilder packet;
   const std::string global = std::to_string(rank), place = std::to_string(local);
-  packet.hello(agent::testing::make_hello(static_cast<std::uint64_t>(rank) + 1,
-                                          counters.acknowledged),
-               {{wire::StringKey::kSlurmJobId, "7"},
-                {wire::StringKey::kSlurmProcId, global},
-                {wire::StringKey::kSlurmLocalId, place}});
+  packet.hello(
+      agent::testing::make_hello(static_cast<std::uint64_t>(rank) + 1, counters.acknowledged),
+      {{wire::StringKey::kSlurmJobId, "7"},
+       {wire::StringKey::kSlurmProcId, global},
+       {wire::StringKey::kSlurmLocalId, place}});
   char bus[16];
   std::snprintf(bus, sizeof bus, "0000:%02x:00.0", 0x10 + local);
   for (int d = 0; d < kDimensions; ++d) {
@@ -203,8 +203,8 @@ Scrape Agents::scrape(double seconds) {
           scrape.queue_seconds[job_.members[member->second].gpu] += r.queue_seconds;
           if (r.seen > 0) {
             double& coverage = scrape.coverage[found->second];
-            coverage = std::min(coverage,
-                                static_cast<double>(r.recorded) / static_cast<double>(r.seen));
+            coverage =
+                std::min(coverage, static_cast<double>(r.recorded) / static_cast<double>(r.seen));
           }
         }
         for (const auto& row : c.rank_sums) {
@@ -247,7 +247,7 @@ verdict::Window Agents::window(const Scrape& before, const Scrape& after) const 
   }
   for (std::size_t gpu = 0; gpu < job_.gpus.size(); ++gpu) {
     verdict::GpuRates rates;
-      rates.receive_seconds = change(before.receive_seconds[gpu], after.receive_seconds[gpu]);
+    rates.receive_seconds = change(before.receive_seconds[gpu], after.receive_seconds[gpu]);
     rates.queue_seconds = change(before.queue_seconds[gpu], after.queue_seconds[gpu]);
     window.gpus.push_back(rates);
   }

@@ -34,7 +34,7 @@ struct Scrape {
   std::map<Key, Sums> collectives;
   std::vector<double> receive_seconds;  // by GPU
   std::vector<double> queue_seconds;    // by GPU
-  std::vector<double> coverage;       // by communicator
+  std::vector<double> coverage;         // by communicator
 };
 
 /// Who is in a job: as agents would tell it.
@@ -54,6 +54,10 @@ class Agents {
   [[nodiscard]] Scrape scrape(double seconds);
   /// The change between two scrapes. A counter that has fallen began at 0 in between.
   [[nodiscard]] verdict::Window window(const Scrape& before, const Scrape& after) const;
+  template <typename Visit>
+  void for_each_snapshot(Visit&& visit) {
+    for (Node& node : nodes_) visit(*node.rig->snapshot());
+  }
   [[nodiscard]] std::uint64_t records() const { return records_; }
 
  private:

@@ -5,6 +5,7 @@
 // verdict/, which evaluates the formulas of the recording rules.
 //   diagnosis_bench [--faulty N] [--healthy N] [--hangs N] [--most-ranks N] [--seed N]
 //                   [--threads N] [--json FILE] [--verbose]
+//   diagnosis_bench --series DIR …   plays nothing else: see series.h
 // Prints one line per class of fault and layout, beside what two simpler ways would have said of
 // the same jobs, and the bars. Ends with 1 if a bar is missed.
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "tests/bench/diagnosis/hang_trial.h"
+#include "tests/bench/diagnosis/series.h"
 #include "tests/bench/diagnosis/trial.h"
 
 namespace ncclscope::bench {
@@ -33,7 +35,7 @@ struct Options {
   int most_ranks = 64;
   std::uint64_t seed = 1;
   int threads = 1;
-  std::string json;
+  std::string json, series;
   bool verbose = false;
 };
 
@@ -81,6 +83,8 @@ bool read(int argc, char** argv, Options& options) {
       options.seed = std::strtoull(value, nullptr, 10);
     } else if (flag == "--threads") {
       options.threads = std::max(1, std::atoi(value));
+    } else if (flag == "--series") {
+      options.series = value;
     } else if (flag == "--json") {
       options.json = value;
     } else {
@@ -99,8 +103,7 @@ class Bench {
     std::vector<std::thread> threads;
     for (int t = 0; t < options_.threads; ++t) threads.emplace_back([this] { work(); });
     for (std::thread& thread : threads) thread.join();
-    seconds_ =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return report();
   }
 
@@ -122,7 +125,8 @@ class Bench {
       by_class_[name(scenario.fault)].add(scenario, outcome);
       by_layout_[std::string(healthy ? "healthy " : "faulty ") + name(scenario.family)].add(
           scenario, outcome);
-      if (!outcome.is_right(scenario) || outcome.falsely || options_.verbose) tell(scenario, outcome);
+      if (!outcome.is_right(scenario) || outcome.falsely || options_.verbose)
+        tell(scenario, outcome);
     }
   }
 
@@ -153,21 +157,23 @@ class Bench {
                 tally.percent(tally.longest_mean), tally.percent(tally.furthest_behind));
   }
 
-  void bar(const char* bar_name, const char* what, double value, const char* unit, const char* limit,
-           double bound, bool ok) {
+  void bar(const char* bar_name, const char* what, double value, const char* unit,
+           const char* limit, double bound, bool ok) {
     char line[512];
-    std::snprintf(line, sizeof line,
-                  R"({"name": "%s", "what": "%s", "value": %.6g, "unit": "%s", "bar": {"%s": %g}, "ok": %s})",
-                  bar_name, what, value, unit, limit, bound, ok ? "true" : "false");
+    std::snprintf(
+        line, sizeof line,
+        R"({"name": "%s", "what": "%s", "value": %.6g, "unit": "%s", "bar": {"%s": %g}, "ok": %s})",
+        bar_name, what, value, unit, limit, bound, ok ? "true" : "false");
     lines_.emplace_back(line);
     ok_ = ok_ && ok;
   }
 
   void figure(const char* bar_name, const char* what, double value, const char* unit) {
     char line[512];
-    std::snprintf(line, sizeof line,
-                  R"({"name": "%s", "what": "%s", "value": %.6g, "unit": "%s", "bar": null, "ok": null})",
-                  bar_name, what, value, unit);
+    std::snprintf(
+        line, sizeof line,
+        R"({"name": "%s", "what": "%s", "value": %.6g, "unit": "%s", "bar": null, "ok": null})",
+        bar_name, what, value, unit);
     lines_.emplace_back(line);
   }
 
@@ -192,7 +198,8 @@ class Bench {
     }
     if (options_.faulty > 0) {
       bar("culprit_top1", "the right GPU or node is named within 60 steps, delay >= 3 sigma",
-          faulty_.percent(faulty_.right), "%", "at_least", 99, faulty_.percent(faulty_.right) >= 99);
+          faulty_.percent(faulty_.right), "%", "at_least", 99,
+          faulty_.percent(faulty_.right) >= 99);
       bar("culprit_false", "jobs with a fault in which an innocent GPU is accused, in any window",
           faulty_.falsely, "jobs", "at_most", faulty_.jobs * 0.01,
           faulty_.falsely <= faulty_.jobs * 0.01);
@@ -232,6 +239,20 @@ class Bench {
   bool ok_ = true;
 };
 
+bool write_all_series(const Options& options) {
+  for (int i = 0; i < options.faulty + options.healthy; ++i) {
+    const std::uint64_t seed = options.seed + static_cast<std::uint64_t>(i);
+    const Scenario scenario = i < options.faulty ? faulty_scenario(seed, options.most_ranks)
+                                                 : healthy_scenario(seed, options.most_ranks);
+    if (!write_series(scenario, options.series)) {
+      std::fprintf(stderr, "diagnosis_bench: cannot write to %s\n", options.series.c_str());
+      return false;
+    }
+    std::printf("%s\n", describe(scenario).c_str());
+  }
+  return true;
+}
+
 }  // namespace
 }  // namespace ncclscope::bench
 
@@ -243,5 +264,6 @@ int main(int argc, char** argv) {
                  "[--seed N] [--threads N] [--json FILE] [--verbose]\n");
     return 2;
   }
+  if (!options.series.empty()) return ncclscope::bench::write_all_series(options) ? 0 : 1;
   return ncclscope::bench::Bench(std::move(options)).run() ? 0 : 1;
 }

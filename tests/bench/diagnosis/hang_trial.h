@@ -11,8 +11,9 @@ namespace ncclscope::bench {
 
 struct HangOutcome {
   bool class_right = false;  // of all that is said
-  bool ranks_right = false;  // exactly the culprit; of a stuck network: its communicator, and nobody
-  std::string said;          // class and GPUs of each finding
+  bool ranks_right =
+      false;         // exactly the culprit; of a stuck network: its communicator, and nobody
+  std::string said;  // class and GPUs of each finding
 };
 
 [[nodiscard]] HangOutcome play_stop(const Scenario& scenario);

@@ -98,8 +98,8 @@ void JobModel::begin_step() {
   for (int rank = 0; rank < s_.ranks(); ++rank) {
     RankState& r = ranks_[static_cast<std::size_t>(rank)];
     operations_[static_cast<std::size_t>(rank)].clear();
-    r.pace = spread_[static_cast<std::size_t>(rank)] *
-             std::max(0.5, 1 + s_.jitter * random_.normal());
+    r.pace =
+        spread_[static_cast<std::size_t>(rank)] * std::max(0.5, 1 + s_.jitter * random_.normal());
     // The first steps compile, and fill caches.
     if (step_ < 2) r.pace *= random_.uniform(1.5, 3);
     r.starvation = 1;
@@ -166,9 +166,8 @@ void JobModel::collective(const Group& group, F function, std::uint64_t bytes, d
     operations_[static_cast<std::size_t>(m)].push_back(o);
   }
   const double stop =
-      never_ends
-          ? kNever
-          : begin + seconds * std::max(0.5, 1 + s_.network_jitter * random_.normal()) + 5e-6;
+      never_ends ? kNever
+                 : begin + seconds * std::max(0.5, 1 + s_.network_jitter * random_.normal()) + 5e-6;
   for (const int m : group.members) {
     RankState& r = ranks_[static_cast<std::size_t>(m)];
     PlayedOperation& o = operations_[static_cast<std::size_t>(m)].back();
@@ -211,11 +210,11 @@ void JobModel::all_to_all(std::uint64_t bytes, double seconds, int hot, bool gat
         for (const F f : {F::kSend, F::kRecv}) {
           o.function = f;
           // To the experts, or back: the hot one takes more tokens, and gives as many.
-          const int expert = (f == F::kSend) != gathers ? static_cast<int>(peer)
-                                                        : rank_in(m, Dimension::kExpert);
-          o.bytes = static_cast<std::uint64_t>(
-              static_cast<double>(bytes) / static_cast<double>(group.members.size()) *
-              (expert == hot ? 1 + s_.hot_expert : 1));
+          const int expert =
+              (f == F::kSend) != gathers ? static_cast<int>(peer) : rank_in(m, Dimension::kExpert);
+          o.bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) /
+                                               static_cast<double>(group.members.size()) *
+                                               (expert == hot ? 1 + s_.hot_expert : 1));
           operations_[static_cast<std::size_t>(m)].push_back(o);
         }
       }
@@ -323,7 +322,8 @@ void JobModel::play_tensor_data() {
 
 void JobModel::play_cell(int stage, int replica, bool backward) {
   const double piece = s_.step_seconds * (backward ? 1 - kForward : kForward) / s_.microbatches;
-  const double tensor = s_.step_seconds * s_.communication * 0.5 / (4 * s_.layers * s_.microbatches);
+  const double tensor =
+      s_.step_seconds * s_.communication * 0.5 / (4 * s_.layers * s_.microbatches);
   const int first = (stage * s_.dp + replica) * s_.tp;
   for (int l = 0; l < 2 * s_.layers; ++l) {
     for (int t = 0; t < s_.tp; ++t) compute(first + t, piece / (2 * s_.layers));
@@ -426,8 +426,7 @@ void JobModel::play_experts() {
       all_to_all(kActivationBytes, exchange, hot, false);
       for (int rank = 0; rank < s_.ranks(); ++rank) {
         const bool is_hot = rank_in(rank, Dimension::kExpert) == hot;
-        compute(rank, s_.step_seconds * share / s_.layers * 0.6 *
-                          (is_hot ? 1 + s_.hot_expert : 1));
+        compute(rank, s_.step_seconds * share / s_.layers * 0.6 * (is_hot ? 1 + s_.hot_expert : 1));
       }
       all_to_all(kActivationBytes, exchange, hot, true);
     }

@@ -62,14 +62,15 @@ class JobModel {
 
  private:
   struct RankState {
-    double gpu = 0;   // its compute stream is free
-    double side = 0;  // and the stream of operations that overlap
-    double host = 0;  // the host's next call
-    double pace = 1;  // of its GPU in this step: time is multiplied by it
+    double gpu = 0;         // its compute stream is free
+    double side = 0;        // and the stream of operations that overlap
+    double host = 0;        // the host's next call
+    double pace = 1;        // of its GPU in this step: time is multiplied by it
     double starvation = 1;  // compute takes so many times longer because its host is slow
   };
 
-  void add_groups(Dimension dimension, int count, int size, int (JobModel::*member)(int, int) const);
+  void add_groups(Dimension dimension, int count, int size,
+                  int (JobModel::*member)(int, int) const);
   [[nodiscard]] int tensor_member(int group, int place) const;
   [[nodiscard]] int data_member(int group, int place) const;
   [[nodiscard]] int pipeline_member(int group, int place) const;
@@ -84,8 +85,8 @@ class JobModel {
   void compute(int rank, double seconds);
   void compute_all(double seconds);
   /// All groups of that kind, each on its own.
-  void collective(Dimension dimension, model::Function function, std::uint64_t bytes, double seconds,
-                  bool side);
+  void collective(Dimension dimension, model::Function function, std::uint64_t bytes,
+                  double seconds, bool side);
   void collective(const Group& group, model::Function function, std::uint64_t bytes, double seconds,
                   bool side);
   /// To the experts, or (`gathers`) back from them. `hot`: the one that takes more tokens.

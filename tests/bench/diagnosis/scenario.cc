@@ -105,14 +105,13 @@ Scenario stopping_scenario(std::uint64_t seed, int most_ranks) {
 
 const char* name(Stop stop) {
   constexpr std::array<const char*, kStops> kNames = {
-      "none", "process_gone", "rank_never_called", "gpu_never_started", "network_stuck",
-      "argument_mismatch"};
+      "none",          "process_gone",     "rank_never_called", "gpu_never_started",
+      "network_stuck", "argument_mismatch"};
   return kNames[static_cast<std::size_t>(stop)];
 }
 
 const char* name(Family family) {
-  constexpr std::array<const char*, kFamilies> kNames = {"ddp", "fsdp", "tp-dp", "tp-pp-dp",
-                                                         "moe"};
+  constexpr std::array<const char*, kFamilies> kNames = {"ddp", "fsdp", "tp-dp", "tp-pp-dp", "moe"};
   return kNames[static_cast<std::size_t>(family)];
 }
 

@@ -40,10 +40,10 @@ struct Scenario {
   int gpus_per_node = 8;
   int layers = 4;  // of one stage
   int microbatches = 1;
-  double step_seconds = 1;    // compute of a rank in a step, mean
-  double jitter = 0.01;       // standard deviation of a rank's step compute, of its mean
-  double spread = 0.002;      // half width of what GPUs differ by for ever, of the mean
-  double network_jitter = 0;  // standard deviation of a transfer, of its time
+  double step_seconds = 1;     // compute of a rank in a step, mean
+  double jitter = 0.01;        // standard deviation of a rank's step compute, of its mean
+  double spread = 0.002;       // half width of what GPUs differ by for ever, of the mean
+  double network_jitter = 0;   // standard deviation of a transfer, of its time
   double communication = 0.2;  // time of transfers in a step, of its compute
 
   // Uneven, and healthy.
@@ -60,8 +60,8 @@ struct Scenario {
   int steps = 75;    // all
 
   Stop stop = Stop::kNone;
-  int stop_step = 0;       // in which it stops, ...
-  double stop_place = 0;   // ... at this share of the culprit's collectives
+  int stop_step = 0;      // in which it stops, ...
+  double stop_place = 0;  // ... at this share of the culprit's collectives
 
   [[nodiscard]] int ranks() const { return tp * pp * dp; }
   [[nodiscard]] int nodes() const { return (ranks() + gpus_per_node - 1) / gpus_per_node; }

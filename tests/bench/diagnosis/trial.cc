@@ -11,11 +11,6 @@
 namespace ncclscope::bench {
 namespace {
 
-bool is_late_kind(verdict::Kind kind) {
-  return kind == verdict::Kind::kLateGpu || kind == verdict::Kind::kLateNode ||
-         kind == verdict::Kind::kLateGroup || kind == verdict::Kind::kLateReplica;
-}
-
 /// Who has called fewest operations at a moment within the step; -1 where that is no single one.
 int furthest_behind(const JobModel& model, double begin, Random& random) {
   const double at = random.uniform(begin, model.now());
@@ -55,6 +50,11 @@ int longest_mean(const verdict::Job& job, const Scrape& begin, const Scrape& end
 }
 
 }  // namespace
+
+bool is_late_kind(verdict::Kind kind) {
+  return kind == verdict::Kind::kLateGpu || kind == verdict::Kind::kLateNode ||
+         kind == verdict::Kind::kLateGroup || kind == verdict::Kind::kLateReplica;
+}
 
 bool Outcome::is_right(const Scenario& scenario) const {
   if (scenario.fault == Fault::kNone) return accused.empty();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/bench/diagnosis/scenario.h"
+#include "verdict/judge.h"
 
 namespace ncclscope::bench {
 
@@ -30,6 +31,9 @@ struct Outcome {
   /// All accused are late, and in time. Of a healthy job: nobody is accused.
   [[nodiscard]] bool is_right(const Scenario& scenario) const;
 };
+
+/// A GPU, a node, a group or a replica is accused of being late.
+[[nodiscard]] bool is_late_kind(verdict::Kind kind);
 
 [[nodiscard]] Outcome play(const Scenario& scenario);
 
