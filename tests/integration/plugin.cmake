@@ -30,7 +30,7 @@ ncclscope_plugin_test(plugin_records_test
   LABELS integration sanitize)
 ncclscope_plugin_test(plugin_governor_test
   SOURCES integration/plugin/governor_test.cc
-  LABELS integration sanitize)
+  LABELS integration sanitize TIMEOUT 180)
 ncclscope_plugin_test(plugin_survives_test
   SOURCES integration/plugin/survives_test.cc
   LABELS integration sanitize TIMEOUT 180)

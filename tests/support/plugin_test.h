@@ -11,7 +11,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "tests/support/plugin_driver.h"
 #include "tests/support/stub_agent.h"
@@ -31,6 +33,10 @@ inline constexpr bool kThreadSanitizer = false;
 class PluginTest : public ::testing::Test {
  protected:
   PluginTest() {
+    static bool used = false;
+    // The plugin reads its environment once: it would look for the first test's agent for ever.
+    if (std::exchange(used, true))
+      throw std::logic_error("one test per process, as ctest runs them: use --gtest_filter");
     std::string pattern =
         (std::filesystem::temp_directory_path() / "ncclscope-test-XXXXXX").string();
     directory_ = mkdtemp(pattern.data());

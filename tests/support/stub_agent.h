@@ -59,16 +59,17 @@ class StubAgent {
   std::uint64_t malformed() const { return malformed_.load(); }
   std::uint64_t goodbyes() const { return goodbyes_.load(); }
 
-  /// Waits (at most `seconds`) until `condition` holds.
+  /// Waits (at most about `seconds`) until `condition` holds. Long, since the plugin's sender is at
+  /// nice 10: on a busy machine it gets little.
   template <typename Condition>
-  static bool wait_for(const Condition& condition, double seconds = 10.0) {
+  static bool wait_for(const Condition& condition, double seconds = 30.0) {
     for (int i = 0; i < static_cast<int>(seconds * 1000); ++i) {
       if (condition()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return condition();
   }
-  bool wait_for_operations(std::uint64_t n, double seconds = 10.0) const {
+  bool wait_for_operations(std::uint64_t n, double seconds = 30.0) const {
     return wait_for([&] { return operation_count() >= n; }, seconds);
   }
 
