@@ -58,12 +58,13 @@ class GpuClock {
   [[nodiscard]] std::uint64_t contradictions() const { return contradictions_; }
 
  private:
-  static constexpr std::int64_t kNoLower = std::numeric_limits<std::int64_t>::min() / 4;
-  static constexpr std::int64_t kNoUpper = std::numeric_limits<std::int64_t>::max() / 4;
+  static constexpr std::int64_t kNoLower = std::numeric_limits<std::int64_t>::min() / 2;
+  static constexpr std::int64_t kNoUpper = std::numeric_limits<std::int64_t>::max() / 2;
 
-  /// a - b, bounded so that hostile times cannot overflow what is done with it.
+  /// a - b, bounded so that hostile times cannot overflow what is done with it. GPUs count from the
+  /// Unix epoch, hosts from their boot: that difference, 1.8e18 now, must fit (until 2043).
   static std::int64_t difference(std::uint64_t a, std::uint64_t b) {
-    constexpr std::int64_t kBound = std::numeric_limits<std::int64_t>::max() / 8;
+    constexpr std::int64_t kBound = std::numeric_limits<std::int64_t>::max() / 4;
     return std::clamp(static_cast<std::int64_t>(a - b), -kBound, kBound);
   }
   static std::int64_t drift(std::int64_t elapsed_ns) {
