@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "plugin/clock.h"
+#include "plugin/settings.h"
 #include "plugin/slice_comparison.h"
 #include "proto/wire/decode.h"
 
@@ -212,6 +213,11 @@ bool Session::send_hello(Process& p, Lane& lane) noexcept {
   wire::StringRecordWriter<wire::Hello> record(hello, wire::RecordType::kHello);
   record.add(wire::StringKey::kPluginVersion, NCCLSCOPE_VERSION);
   for (std::size_t i = 0; i < p.claim_count; ++i) record.add(p.claims[i].key, p.claims[i].text);
+  if (const int devices = open_rdma_devices(); devices >= 0) {
+    char text[12];
+    std::snprintf(text, sizeof text, "%d", devices);
+    record.add(wire::StringKey::kRdmaDevices, text);
+  }
   wire::FrameWriter w(frame_buffer);
   w.add_bytes(record.finish());
   return flush(w, 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/settings.h"
 
+#include <dirent.h>
 #include <strings.h>
 #include <unistd.h>
 
@@ -167,6 +168,28 @@ std::size_t read_claims(std::array<Claim, kMaxClaims>& claims) noexcept {
   if (gethostname(host, sizeof host - 1) == 0) add(StringKey::kHostname, host);
   add(StringKey::kExecutable, program_invocation_short_name);
   return n;
+}
+
+int open_rdma_devices() noexcept {
+  // A process with very many open files is not worth the time.
+  constexpr int kMostFiles = 16'384;
+  DIR* directory = opendir("/proc/self/fd");
+  if (directory == nullptr) return -1;
+  int devices = 0;
+  int files = 0;
+  while (const dirent* entry = readdir(directory)) {
+    if (++files > kMostFiles) break;
+    char target[64];
+    const ssize_t length = readlinkat(dirfd(directory), entry->d_name, target, sizeof target - 1);
+    if (length <= 0) continue;
+    target[length] = '\0';
+    if (std::strncmp(target, "/dev/infiniband/uverbs", 22) == 0 ||
+        std::strncmp(target, "/dev/cxi", 8) == 0) {
+      ++devices;
+    }
+  }
+  closedir(directory);
+  return devices == 0 && files > kMostFiles ? -1 : devices;
 }
 
 }  // namespace ncclscope::plugin

@@ -39,4 +39,8 @@ inline constexpr std::size_t kMaxClaims = 40;
 /// Copies the job's claims out of the environment; returns how many.
 std::size_t read_claims(std::array<Claim, kMaxClaims>& claims) noexcept;
 
+/// RDMA devices (verbs or Slingshot) that this process has open, which NCCL's network transports do
+/// at init where they use them; -1 where it cannot be told. System calls: not for NCCL's threads.
+int open_rdma_devices() noexcept;
+
 }  // namespace ncclscope::plugin

@@ -53,8 +53,10 @@ bool read_sizes(const std::string& text, Layout* layout, std::string* error) {
       layout->dp = value;
     } else if (key == "ep") {
       layout->ep = value;
+    } else if (key == "buffers") {
+      layout->buffers = value;
     } else {
-      *error = "layout size \"" + key + "\" is not one of tp, pp, dp, ep";
+      *error = "layout size \"" + key + "\" is not one of tp, pp, dp, ep, buffers";
       return false;
     }
   }
@@ -86,6 +88,10 @@ Layout parse_layout(const std::string& text, std::string* error) {
     *error = "layout \"" + text + "\": tp and pp belong to megatron";
     return {};
   }
+  if (layout.buffers > 0 && layout.kind != LayoutKind::kDdp) {
+    *error = "layout \"" + text + "\": buffers belong to ddp";
+    return {};
+  }
   if (layout.ep > 0 && layout.kind != LayoutKind::kMoe) {
     *error = "layout \"" + text + "\": ep belongs to moe";
     return {};
@@ -96,7 +102,7 @@ Layout parse_layout(const std::string& text, std::string* error) {
 std::string to_text(const Layout& layout) {
   switch (layout.kind) {
     case LayoutKind::kDdp:
-      return "ddp";
+      return layout.buffers > 0 ? "ddp:buffers=1" : "ddp";
     case LayoutKind::kFsdp:
       return "fsdp";
     case LayoutKind::kMoe:
@@ -356,6 +362,8 @@ class RankPlayer {
   }
 
   void ddp() {
+    if (run_.job.layout.buffers > 0)
+      collective("dp_group", Func::kBroadcast, elements(0.001), comm_stream_);
     work(0.33);
     for (int bucket = 0; bucket < kBuckets; ++bucket) {
       work(0.6 / kBuckets);

@@ -55,7 +55,8 @@ inline constexpr double kNoiseMultiple = 13;
 inline constexpr double kDominance = 0.5;
 /// below this multiple of what a GPU always lagged, its lateness is imbalance
 inline constexpr double kImbalanceShare = 1.5;
-/// late on the host: queue time below this share of what a GPU lags
+/// host or GPU is told where queue time differs from the median of the job's GPUs by more than this
+/// share of what a late GPU causes
 inline constexpr double kQueueShare = 0.1;
 /// transfer bandwidth below this share of its baseline is told
 inline constexpr double kBandwidthShare = 0.9;

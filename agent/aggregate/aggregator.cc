@@ -6,8 +6,10 @@
 #include "agent/aggregate/aggregator.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "agent/base/log.h"
@@ -19,6 +21,17 @@ namespace ncclscope::agent {
 namespace {
 
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
+
+/// A count that a process tells of itself; none where it is no number below 10,000.
+std::optional<std::uint64_t> told_count(std::string_view text) {
+  constexpr std::uint64_t kMost = 9'999;
+  std::uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || error != std::errc() || stop != end || value > kMost) return std::nullopt;
+  return value;
+}
+
 constexpr std::uint64_t kMaxGpuTimeNs = std::uint64_t{1}
                                         << 63;  // start + duration cannot overflow below it
 constexpr std::uint32_t kMaxRanks = 1u << 24;   // more is nonsense
@@ -289,6 +302,7 @@ bool Aggregator::session_opened(SessionState& session) {
   }
   SinkProcess& process = *session.process;
   process.plugin_version = label_value(session.claims.get(wire::StringKey::kPluginVersion));
+  process.rdma_devices = told_count(session.claims.get(wire::StringKey::kRdmaDevices));
   if (process.gone) {
     process.gone = false;
     process.slots.for_each([](CommRank& rank) { rank.state = RankState::kRunning; });

@@ -85,6 +85,7 @@ class Aggregator final : public RecordSink {
   /// emptied. job_id stays.
   void refresh_jobs();
   /// Shown in the next snapshots.
+  void set_rdma_ports(std::uint64_t ports) { rdma_ports_ = ports; }
   void set_squeue_failures(std::uint64_t failures) { squeue_failures_ = failures; }
 
   /// The picture of now. `stats` and `quotas` are the way in's counters.
@@ -201,6 +202,7 @@ class Aggregator final : public RecordSink {
   std::uint64_t jobs_refused_ = 0;
   std::uint64_t identity_mismatches_ = 0;
   std::uint64_t squeue_failures_ = 0;
+  std::uint64_t rdma_ports_ = 0;
   std::uint64_t generation_ = 0;
   std::uint64_t now_ns_ = 0;        // of the frame being handled
   std::uint64_t send_time_ns_ = 0;  // of the frame being handled, on the sender's clock

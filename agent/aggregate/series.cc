@@ -47,6 +47,7 @@ std::uint64_t plugin_series(const ProcessTotals& p) {
   if (p.shows_governor_trigger()) ++count;
   if (p.shows_nccl_cost()) count += kPerNcclCost;
   if (p.shows_overhead()) ++count;  // overhead ratio
+  if (p.shows_rdma_devices()) ++count;
   return count;
 }
 

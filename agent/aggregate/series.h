@@ -83,6 +83,8 @@ struct ProcessTotals {
     return shows_governor() && newest->books.nccl_cost_blocks >= kEnoughBlocks;
   }
   static constexpr std::uint64_t kEnoughBlocks = 32;
+  /// Only live processes of version 0.1 on say it, and only where they can tell.
+  [[nodiscard]] bool shows_rdma_devices() const { return pid && newest->rdma_devices.has_value(); }
   [[nodiscard]] bool shows_overhead() const {
     return shows_state() && newest->start_time_ns != 0 &&
            newest->books.time_ns > newest->start_time_ns;

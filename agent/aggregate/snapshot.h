@@ -153,6 +153,7 @@ struct ProcessSnapshot {
   std::int64_t pid = 0;
   std::uint64_t session_id = 0;
   std::string plugin_version;
+  std::optional<std::uint64_t> rdma_devices;  // that it has open, as it says; none: unknown
   std::uint32_t nccl_version = 0;
   std::uint16_t interface_version = 0;
   bool connected = false;
@@ -240,6 +241,7 @@ struct AgentStats {
   std::uint64_t jobs_refused = 0;                 // sessions refused because a limit was reached
   std::uint64_t identity_mismatches = 0;
   std::uint64_t squeue_failures = 0;
+  std::uint64_t rdma_ports = 0;  // of the node that are active
 };
 
 struct Snapshot {

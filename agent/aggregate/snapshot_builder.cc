@@ -187,6 +187,7 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
     to.pid = session.peer.pid != 0 ? session.peer.pid : session.claims.hello.pid;
     to.session_id = session.session_id;
     to.plugin_version = from->plugin_version;
+    to.rdma_devices = from->rdma_devices;
     to.nccl_version = session.claims.hello.nccl_version;
     to.interface_version = session.claims.hello.interface_version;
     to.connected = session.connection != nullptr;
@@ -248,6 +249,7 @@ SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quota
   agent.jobs_refused = jobs_refused_;
   agent.identity_mismatches = identity_mismatches_;
   agent.squeue_failures = squeue_failures_;
+  agent.rdma_ports = rdma_ports_;
   return snapshot;
 }
 

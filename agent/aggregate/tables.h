@@ -132,6 +132,7 @@ class SinkProcess {
   Job* job = nullptr;
   Tenant* tenant = nullptr;
   std::string plugin_version;
+  std::optional<std::uint64_t> rdma_devices;  // that the process has open, as it says
   std::string global_rank, local_rank;
   std::int32_t local_index = -1;
   GpuRef gpu;  // of its first communicator

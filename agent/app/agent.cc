@@ -28,6 +28,7 @@
 #include "agent/identity/job_resolver.h"
 #include "agent/identity/job_table.h"
 #include "agent/identity/peer_prover.h"
+#include "agent/identity/rdma_ports.h"
 #include "agent/identity/squeue.h"
 #include "agent/ingest/listener.h"
 #include "agent/ingest/reactor_gateway.h"
@@ -131,6 +132,11 @@ struct Agent::Parts {
   void watch_memory();
   void publish() {
     if (squeue) aggregator.set_squeue_failures(squeue->failures());
+    constexpr std::uint64_t kLookAgainNs = 60 * kSecond;  // ports go up and down
+    if (const std::uint64_t now = clock.monotonic_ns(); now >= rdma_look_ns) {
+      rdma_look_ns = now + kLookAgainNs;
+      aggregator.set_rdma_ports(active_rdma_ports(config.sysfs_root));
+    }
     SnapshotPtr snapshot = aggregator.build(ingest.stats(), ingest.quotas().counts());
     history.observe(*snapshot);
     store.publish(std::move(snapshot));
@@ -164,6 +170,7 @@ struct Agent::Parts {
   std::unique_ptr<ReactorGateway> gateway;
   std::unique_ptr<JobReports> job_reports;
   std::unique_ptr<SqueuePoller> squeue;
+  std::uint64_t rdma_look_ns = 0;     // when to look at the ports again
   std::uint64_t jobs_generation = 0;  // of slurm_jobs, as of the last refresh
   std::uint64_t trimmed_ns = 0;
   std::string http_address;

@@ -223,6 +223,13 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "Always 1. Versions of the plugin, of NCCL and of the profiler interface in a process, and "
      "the activation mask.",
      "0.1"},
+    {M::kPluginRdmaDevices, G::kPlugin, "ncclscope_plugin_rdma_devices", kGauge, "",
+     job_labels("pid"),
+     "RDMA devices (verbs or Slingshot) that the process had open when it connected to the agent. "
+     "0: "
+     "its traffic between nodes goes over TCP sockets, unless a vendor's own transport carries it. "
+     "Absent: not known.",
+     "0.1"},
     {M::kPluginEventsSeen, G::kPlugin, "ncclscope_plugin_events_seen_total", kCounter, "",
      job_labels("pid"),
      "Operations that NCCL told the plugin of. seen = recorded + dropped (other than overwritten) "
@@ -339,6 +346,8 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "Runs of squeue_command that failed: not started, exit status, time limit, or an answer that "
      "is no list of jobs.",
      "0.1"},
+    {M::kAgentRdmaPorts, G::kAgent, "ncclscope_agent_rdma_ports", kGauge, "", labels(),
+     "InfiniBand and RoCE ports of the node that are active.", "0.1"},
     {M::kAgentFrames, G::kAgent, "ncclscope_agent_frames_total", kCounter, "", labels(),
      "Frames received from plugins.", "0.1"},
     {M::kAgentReceivedBytes, G::kAgent, "ncclscope_agent_received_bytes_total", kCounter, "bytes",

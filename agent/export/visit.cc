@@ -534,6 +534,11 @@ class Visit {
             n.books_seen ? Mask(n.books.mask).view() : ""},
            kOne);
     });
+    family(Metric::kPluginRdmaDevices);
+    each_process([&](auto cluster, auto job_id, const ProcessText& p) {
+      if (p.totals.shows_rdma_devices())
+        emit({cluster, job_id, p.pid()}, *p.totals.newest->rdma_devices);
+    });
     const auto totals = [&](Metric metric, auto value) {
       family(metric);
       each_process([&](auto cluster, auto job_id, const ProcessText& p) {
@@ -635,6 +640,7 @@ class Visit {
     agent_value(Metric::kAgentSessionsRefused, a.jobs_refused);
     agent_value(Metric::kAgentIdentityMismatches, a.identity_mismatches);
     agent_value(Metric::kAgentSqueueFailures, a.squeue_failures);
+    agent_value(Metric::kAgentRdmaPorts, a.rdma_ports);
     agent_value(Metric::kAgentFrames, a.frames);
     agent_value(Metric::kAgentReceivedBytes, a.bytes_received);
     agent_value(Metric::kAgentRecords, a.records);

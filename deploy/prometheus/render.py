@@ -52,11 +52,12 @@ QUEUE = (f"(sum by (instance, gpu) (rate(ncclscope_rank_queue_seconds_total{{{JO
          f"sum by (instance, gpu) (rate(ncclscope_rank_queue_operations_total{{{JOB},comm!='other'}}[@window@]) > 0))")
 THIS = f"and on (instance, gpu) gpu:ncclscope_rank_info:topk{{{JOB},node=%[3]q,gpu=%[4]q}}"
 THIS_QUEUE = f"({QUEUE} {THIS})"
-# Above the median of the job's GPUs: hosts that run ahead of their GPUs make every operation queue.
-QUEUE_IS_SHORT = (
-    f"gpu:ncclscope_caused_seconds:rate@window@{{{JOB},node=%[3]q,gpu=%[4]q}} * @queue_share@ > "
+# Against the median of the job's GPUs, in seconds per second. Hosts run ahead of their GPUs, so operations queue everywhere; but
+# who calls late lets the others' operations queue behind the one that waits for it, and who computes longer starts its own late.
+QUEUE_EXCESS = (
     f"(scalar({THIS_QUEUE}) - scalar(quantile(0.5, {QUEUE}))) * "
     f"scalar(sum(rate(ncclscope_communicator_operations_total{{{JOB},stage='enqueued'}}[@window@]) {THIS}))")
+CAUSED = f"gpu:ncclscope_caused_seconds:rate@window@{{{JOB},node=%[3]q,gpu=%[4]q}} * @queue_share@"
 # Pieces of annotations that several alerts share.
 TEXTS = {
     "since_age": '{{ with printf "floor(vector(time() - %f))" $value | query }}{{ . | first | value | toTime }}{{ end }}',
@@ -71,7 +72,8 @@ TEXTS = {
              'in which it is rank {{ .Labels.rank }}){{ end'),
     # Asked for only while the alert fires: over all ranks it would cost too much to be recorded.
     "queue_is_unknown": f'not (printf "{THIS_QUEUE}" {GPU_ARGUMENTS} | query)',
-    "queue_is_short": f'printf "{QUEUE_IS_SHORT}" {GPU_ARGUMENTS} | query',
+    "queue_is_short": f'printf "{CAUSED} < -1 * {QUEUE_EXCESS}" {GPU_ARGUMENTS} | query',
+    "queue_is_long": f'printf "{CAUSED} < {QUEUE_EXCESS}" {GPU_ARGUMENTS} | query',
     "receives_slowly": 'printf "gpu:ncclscope_network_seconds_per_byte:outlier@window@'
                        "{cluster=%q,job_id=%q,node=%q,gpu=%q,direction='receive'}\" "
                        "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",

@@ -132,6 +132,8 @@ enum class StringKey : std::uint16_t {
   kPodName = 44,       // NCCLSCOPE_POD_NAME or HOSTNAME inside Kubernetes
   kPodNamespace = 45,  // NCCLSCOPE_POD_NAMESPACE
   kNodeName = 46,      // NCCLSCOPE_NODE_NAME
+  // what the plugin saw of its process
+  kRdmaDevices = 56,  // RDMA devices it has open, as a decimal number; left out where not known
   // communicator
   kCommunicatorName = 64,
   kGpuPciBusId = 65,  // "0000:3b:00.0", lower case

@@ -57,9 +57,10 @@ def late_job(samples, pieces, late=(1,), nodes=2, gpus=2, job_id=JOB, coverage=N
 
 
 def late_gpu(since, reason="host", value="60ms", rank=1, gpu=1, node="n0", job_id=JOB):
-    why = {"host": "late on the host (data loader, Python, CPU): its operations start as soon as they are called.",
+    why = {"host": "late on the host (data loader, Python, CPU): its operations queue for less time than the others'.",
            "gpu": "its GPU was still computing when the operation was called.",
-           "unknown": "host or GPU is not known, its clocks could not be matched."}[reason]
+           "unknown": "host or GPU is not known, its clocks could not be matched.",
+           "same": "host or GPU cannot be told: its operations queue for as long as the others'."}[reason]
     return ({"cluster": CLUSTER, "job_id": job_id, "node": node, "gpu": gpu, "global_rank": rank, "severity": "warning"},
             notes("NcclscopeLateGpu", f"GPU {gpu} of node {node} is late and slows job {job_id} down",
                   f"Job {job_id}: rank {rank} (GPU {gpu} of node {node}) comes late to collectives since {since} or longer, in "
@@ -74,6 +75,8 @@ def late_cases():
                [("25m", alert, []), ("39m", alert, []), ("48m", alert, [late_gpu(at(1800))]), ("62m", alert, [])])
     yield Case(alert, "late because of its GPU", "1m", late_job(40, [(40, 0.006)], queue=0.02).series,
                [("20m", alert, [late_gpu(at(60), "gpu")])])
+    yield Case(alert, "its operations queue as long as others'", "1m", late_job(40, [(40, 0.006)], queue=0.0023).series,
+               [("20m", alert, [late_gpu(at(60), "same")])])
     yield Case(alert, "nobody knows how long its operations queued", "1m", late_job(40, [(40, 0.006)], queue=None).series,
                [("20m", alert, [late_gpu(at(60), "unknown")])])
     yield Case(alert, "late from the job's beginning: no baseline makes it normal", "1m", late_job(90, [(90, 0.006)]).series,
@@ -520,6 +523,26 @@ def bandwidth_cases():
     yield Case(alert, "as fast as the others", "1m", network(1.2, 1.2), [("20m", alert, [])])
     yield Case(alert, "only receives wait: a victim", "1m", network(1, 3), [("20m", alert, [])])
     yield Case(alert, "no network phases (one node)", "1m", late_job(40, [(40, 0)]).series, [("20m", alert, [])])
+
+    alert = "NcclscopeSocketsInsteadOfRdma"
+
+    def sockets(devices, ports=gauge((40, 1)), nodes=2):
+        job = late_job(40, [(40, 0)], nodes=nodes, gpus=4 // nodes)
+        for rank in range(4):
+            if devices:
+                job.add("ncclscope_plugin_rdma_devices", devices if rank > 1 else gauge((40, 2)), pid=1000 + rank,
+                        instance=f"n{rank * nodes // 4}:9400", job="ncclscope")
+        return job.series | {f'ncclscope_agent_rdma_ports{{instance="n{n}:9400", job="ncclscope"}}': ports for n in range(nodes)}
+    told = ({"cluster": CLUSTER, "job_id": JOB, "node": "n1", "severity": "warning"}, notes(
+        alert, "Job 4711 does not use the RDMA network of node n1",
+        f"Job 4711 spans several nodes, node n1 has active RDMA ports, and 2 of the job's processes there have no RDMA device open, "
+        f"since {at(300)}. Their traffic between nodes goes over TCP sockets, unless a vendor's own transport carries it."))
+    yield Case(alert, "one node's processes have no device open, and open one", "1m", sockets(gauge((5, 2), (20, 0), (15, 2))),
+               [("9m", alert, []), ("15m", alert, [told]), ("30m", alert, [])])
+    yield Case(alert, "all have devices open", "1m", sockets(gauge((40, 2))), [("20m", alert, [])])
+    yield Case(alert, "the node has no active port", "1m", sockets(gauge((40, 0)), gauge((40, 0))), [("20m", alert, [])])
+    yield Case(alert, "a job on one node", "1m", sockets(gauge((40, 0)), nodes=1), [("20m", alert, [])])
+    yield Case(alert, "nobody knows what is open", "1m", sockets(None), [("20m", alert, [])])
 
     alert = "NcclscopeStepTimeAboveBaseline"
     told = ({"cluster": CLUSTER, "job_id": JOB, "severity": "warning"}, notes(

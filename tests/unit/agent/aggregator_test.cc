@@ -383,6 +383,29 @@ TEST(Aggregator, ShowsRanksAsStalledThatDoNotGetOn) {
   EXPECT_TRUE(stalled()) << "vanished: at once";
 }
 
+TEST(Aggregator, TakesTheNumberOfRdmaDevicesAsToldAndNothingElse) {
+  Rig rig;
+  const auto told = [&](std::uint64_t session, const std::string& text) {
+    auto plugin = rig.connect(static_cast<std::int64_t>(100 + session));
+    plugin->feed(PacketBuilder()
+                     .hello(testing::make_hello(session), {{wire::StringKey::kSlurmJobId, "7"},
+                                                           {wire::StringKey::kRdmaDevices, text}})
+                     .finish());
+    std::optional<std::uint64_t> devices;
+    const SnapshotPtr snapshot = rig.snapshot();
+    for (const ProcessSnapshot& p : snapshot->jobs.at(0).processes) {
+      if (p.session_id == session) devices = p.rdma_devices;
+    }
+    return devices;
+  };
+  EXPECT_EQ(told(1, "0"), 0u);
+  EXPECT_EQ(told(2, "8"), 8u);
+  for (const char* text : {"", "-1", "8 ", "eight", "10000", "99999999999999999999"}) {
+    static std::uint64_t session = 10;
+    EXPECT_EQ(told(session++, text), std::nullopt) << text;
+  }
+}
+
 TEST(Aggregator, MovesTimesOfAClaimedSessionToItsOwnClock) {
   Rig rig;
   auto remote = rig.connect(0, -1, /*claimed=*/true);

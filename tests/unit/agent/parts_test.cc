@@ -17,6 +17,7 @@
 #include "agent/identity/gpu_table.h"
 #include "agent/identity/job_resolver.h"
 #include "agent/identity/label_value.h"
+#include "agent/identity/rdma_ports.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -136,6 +137,22 @@ class Sysfs : public ::testing::Test {
   }
   std::filesystem::path root_;
 };
+
+TEST_F(Sysfs, ActiveRdmaPortsAreCounted) {
+  EXPECT_EQ(active_rdma_ports(root_.string()), 0u) << "no such directory";
+  const auto port = [&](const char* device, const char* number, const char* state) {
+    const auto directory = root_ / "class/infiniband" / device / "ports" / number;
+    std::filesystem::create_directories(directory);
+    if (state != nullptr) std::ofstream(directory / "state") << state << "\n";
+  };
+  port("mlx5_0", "1", "4: ACTIVE");
+  port("mlx5_0", "2", "1: DOWN");
+  port("mlx5_1", "1", "2: INIT");
+  port("mlx5_2", "1", nullptr);
+  EXPECT_EQ(active_rdma_ports(root_.string()), 1u);
+  port("mlx5_1", "1", "4: ACTIVE");
+  EXPECT_EQ(active_rdma_ports(root_.string()), 2u);
+}
 
 TEST_F(Sysfs, GpusAreNumberedInBusOrder) {
   device("0000:86:00.0", "0x10de", "0x030200");
@@ -283,6 +300,18 @@ TEST(GpuClock, SaysNothingWhileTheBoundsAreFarApart) {
   EXPECT_TRUE(clock.queue_ns(89'000'000, 89'010'000, queue));
   EXPECT_GE(queue, 0);
   EXPECT_LT(queue, 1'000'000);
+}
+
+TEST(GpuClock, MatchesAClockThatCountsFromTheUnixEpoch) {
+  GpuClock clock;
+  std::int64_t queue = 0;
+  constexpr std::uint64_t kEpoch = 1'796'000'000'000'000'000;
+  const std::uint64_t t = 27'000'000'000'000;
+  clock.observe(t, kEpoch + t + 10'000, kEpoch + t + 100'000, t + 200'000);
+  ASSERT_TRUE(clock.queue_ns(t, kEpoch + t + 10'000, queue));
+  EXPECT_LT(queue, 1'000'000);
+  ASSERT_TRUE(clock.queue_ns(t, kEpoch + t + 50'000'000, queue));
+  EXPECT_NEAR(static_cast<double>(queue), 50e6, 1e6);
 }
 
 TEST(GpuClock, LoosensItsBoundsWithTime) {

@@ -55,6 +55,7 @@ ProcessSnapshot process(std::int64_t pid, std::uint64_t seen) {
   p.pid = pid;
   p.session_id = static_cast<std::uint64_t>(pid) * 1000;
   p.plugin_version = "0.1.0";
+  p.rdma_devices = 8;
   p.nccl_version = 22809;
   p.interface_version = 5;
   p.connected = true;
