@@ -215,9 +215,9 @@ class Agent:
 class Job:
     """An emulated job in the background."""
 
-    def __init__(self, build, nodes, gpus, layout, steps, plugin=None, sockets=(), records=None, **options):
+    def __init__(self, build, nodes, gpus, layout, steps, plugin=None, sockets=(), records=None, job_id=JOB, **options):
         command = [build.run_job, f"nodes={nodes}", f"gpus={gpus}", f"layout={layout}", f"steps={steps}", "seed=7",
-                   f"rank_program={build.rank}", f"env=SLURM_JOB_ID={JOB}", "env=SLURM_JOB_NAME=pipeline"]
+                   f"rank_program={build.rank}", f"env=SLURM_JOB_ID={job_id}", "env=SLURM_JOB_NAME=pipeline"]
         command.append(f"library_path={build.recorder if records else build.plugin}")
         if records:
             command.append("plugin=libnccl-profiler-recorder5.so")

@@ -1,30 +1,36 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""End to end: an emulated job with a fault -> plugins -> agents -> Prometheus with the rules -> Alertmanager -> webhook.
+"""End to end: emulated jobs with faults -> plugins -> agents -> Prometheus with the rules -> Alertmanager -> webhook.
 
   alerts.py --build DIR SCENARIO
 
-A real Prometheus scrapes the agents of two emulated nodes every second and evaluates the rules every second; a real
-Alertmanager with the shipped routes and inhibitions delivers to a webhook of this test. Rules are rendered from the shipped
-templates with shorter windows and thresholds (WINDOWS below); the shipped files are held to the same templates elsewhere.
-Each scenario says which alerts must arrive, naming whom, and that no other warning or critical one fired at any time.
+A real Prometheus scrapes the agents of emulated nodes every second and evaluates the rules every second; a real Alertmanager
+with the shipped routes and inhibitions delivers to a webhook of this test. Rules are rendered from the shipped templates with
+shorter windows and thresholds (WINDOWS below); the shipped files are held to the same templates elsewhere. The jobs of a scenario
+run side by side on the same nodes; each says which alerts must arrive, naming whom, and that no other warning or critical one
+fired at any time. In `inhibitions` the alerts are made up: for every rule of alertmanager.yml, the cause suppresses what it
+explains, and nothing of another job.
 """
 import contextlib
+import dataclasses
+import datetime
 import http.server
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import (CLUSTER, JOB, PLUGIN, ROOT, Failure, Job, Processes, free_ports, http_get, node_agents,  # noqa: E402
-                     require, run_scenarios, wait_until)
+from support import (CLUSTER, PLUGIN, ROOT, Agent, Failure, Job, Processes, free_ports, http_get, require,  # noqa: E402
+                     run_scenarios, running, wait_until)
 
 RULES = ROOT / "deploy" / "prometheus"
 # Three windows must fit into a test. The plugin reports every 100 ms, so ranks' counts over 10 s differ by some percent;
@@ -32,8 +38,7 @@ RULES = ROOT / "deploy" / "prometheus"
 WINDOWS = {"window": "10s", "window_interval": "1s", "baseline_interval": "2s", "baseline_samples": "300",
            "hang_seconds": "8", "stalled_seconds": "4", "lost_offset": "6s", "operations_tolerance": "0.1",
            "late_seconds": "0.1"}
-NODES, GPUS = 2, 2
-LIMIT_S = 50
+LIMIT_S = 75
 
 
 class Webhook:
@@ -82,16 +87,22 @@ class Monitoring:
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [self.alertmanager.removeprefix("http://")]}]}]},
             "scrape_configs": [{"job_name": "ncclscope", "static_configs": [{"targets": [a.address for a in agents]}]}]}))
 
-    def start(self):
+    def start(self, prometheus=True):
         self.processes.start("alertmanager", [
             shutil.which("prometheus-alertmanager") or "alertmanager", f"--config.file={self.folder}/alertmanager.yml",
             f"--storage.path={self.folder}/am", f"--web.listen-address={self.alertmanager.removeprefix('http://')}",
             "--cluster.listen-address="])
-        self.processes.start("prometheus", [
-            "prometheus", f"--config.file={self.folder}/prometheus.yml", f"--storage.tsdb.path={self.folder}/tsdb",
-            f"--web.listen-address={self.prometheus.removeprefix('http://')}"])
-        for name, address in (("prometheus", self.prometheus), ("alertmanager", self.alertmanager)):
+        wanted = [("alertmanager", self.alertmanager)]
+        if prometheus:
+            self.processes.start("prometheus", [
+                "prometheus", f"--config.file={self.folder}/prometheus.yml", f"--storage.tsdb.path={self.folder}/tsdb",
+                f"--web.listen-address={self.prometheus.removeprefix('http://')}"])
+            wanted.append(("prometheus", self.prometheus))
+        for name, address in wanted:
             wait_until(f"{name} ready", lambda address=address: self.answers(f"{address}/-/ready"))
+
+    def suppressed(self):
+        return [a["labels"] for a in self.alerts() if a["status"]["state"] == "suppressed"]
 
     def answers(self, url):
         self.processes.check()
@@ -121,161 +132,241 @@ def text_of(labels):
     return " ".join(f"{k}={v}" for k, v in sorted(labels.items()) if k != "__name__")
 
 
-def expect(monitoring, alert, severity="warning", told=(), alone=True, also=(), **labels):
-    """Waits for one notification with these labels; `told` must be in its description. `also`: other alerts that may fire."""
-    path = "/page" if severity == "critical" else "/ticket"
-    wanted = {"alertname": alert, "severity": severity, "job_id": JOB, "cluster": CLUSTER} | {
-        k: str(v) for k, v in labels.items()}
+@dataclasses.dataclass
+class Alert:
+    """One that must come; a label None must not be there. `told` must be in its description; informative ones are not delivered, but must have fired."""
+    name: str
+    labels: dict
+    told: tuple = ()
+    severity: str = "warning"
 
-    def delivered():
+    def matches(self, labels):
+        return labels["alertname"] == self.name and all(
+            labels.get(k) == (None if v is None else str(v)) for k, v in self.labels.items())
+
+
+@dataclasses.dataclass
+class Case:
+    """One job; its name is its job_id. Its node n is the agent `nodes[n]`."""
+    name: str
+    layout: str = "ddp"
+    faults: list = dataclasses.field(default_factory=list)
+    alerts: list = dataclasses.field(default_factory=list)
+    nodes: tuple = (0, 1)
+    gpus: int = 2
+    environment: tuple = ()
+    compute_ms: int = 100
+    passing: list = dataclasses.field(default_factory=list)  # may fire on the way, and must be over in the end
+
+
+def hang(kind, told=(), **labels):
+    return Alert("NcclscopeHang", {"class": kind} | labels, told, "critical")
+
+
+HOST, STILL_COMPUTING = "late on the host", "its GPU was still computing"
+FOUR, SIX = {"nodes": (0, 1, 2, 3), "gpus": 1}, {"nodes": (5, 4, 3, 2, 1, 0), "gpus": 1}
+# Members of a late group are seen to be late within a moment of each other.
+BEFORE = {"passing": [Alert("NcclscopeLateGpu", {})]}
+SLOW = [
+    Case("healthy", "ddp:buffers=1"),
+    Case("pauses", "fsdp", ["pause:rank=0,ms=1500,step=60"] + [f"pause:rank={r},ms=2500,step=120" for r in range(4)]),
+    Case("late-host", "ddp:buffers=1", ["late:rank=1,ms=80"],
+         [Alert("NcclscopeLateGpu", {"node": "node0", "gpu": 1, "global_rank": 1}, (HOST, "dp_group", "in which it is rank 1"))]),
+    Case("slow-gpu", "ddp:buffers=1", ["slow-gpu:rank=1,factor=1.8"],
+         [Alert("NcclscopeLateGpu", {"node": "node0", "gpu": 1, "global_rank": 1}, (STILL_COMPUTING,))]),
+    # Six GPUs: who is late must be fewer than half of a job.
+    Case("late-node", "megatron:tp=2", ["late:node=1,ms=80"], [Alert("NcclscopeLateNode", {"node": "node1"})], nodes=(0, 1, 2),
+         **BEFORE),
+    Case("late-group", "megatron:tp=2", ["late:rank=0,ms=80", "late:rank=1,ms=80"],
+         [Alert("NcclscopeLateGroup", {"kind": "group", "dimension": "tp"}, ("GPU 0 of node4; GPU 0 of node5",))], **SIX, **BEFORE),
+    Case("slow-link", "ddp", ["slow-link:rank=2,factor=4"],
+         [Alert("NcclscopeSlowLink", {"node": "node2", "gpu": 0, "direction": "send"})],
+         environment=("NCCLSCOPE_NETWORK_SAMPLE=1",), **FOUR),
+    Case("sockets", "fsdp", [], [Alert("NcclscopeSocketsInsteadOfRdma", {"node": f"node{n}"}) for n in (6, 7)], nodes=(6, 7)),
+]
+ACROSS = Alert("NcclscopeSlowAcrossJobs", {"node": "node0", "gpu": 1}, ("late-host slow-gpu",))
+HANGS = [
+    Case("missing", faults=["missing:rank=2,from=30"],
+         alerts=[hang("rank_never_called", ("has not called",), rank=2, global_rank=2, node="node1", gpu=0)]),
+    Case("mismatch", faults=["mismatch:rank=1,from=30"], alerts=[hang("argument_mismatch", rank=1, node="node0", gpu=1)]),
+    Case("crash", faults=["crash:rank=3,from=30"], alerts=[hang("process_gone", rank=3, node="node1", gpu=1)]),
+    Case("network", faults=["stuck:node=1,from=30"], alerts=[hang("network_stuck", comm_name="dp_group", rank=None)]),
+    Case("never-started", faults=["slow-gpu:rank=1,factor=10000,from=30"],
+         alerts=[hang("gpu_never_started", rank=1, node="node0", gpu=1)]),
+    Case("checkpoint", faults=["pause:rank=0,ms=6000,step=60"],
+         alerts=[Alert("NcclscopeWaitingForRank", {"rank": 0, "node": "node0"}, severity="info")]),
+    Case("evaluation", faults=[f"pause:rank={r},ms=6000,step=60" for r in range(4)]),
+    Case("node-gone", faults=["crash:rank=2,from=60", "crash:rank=3,from=60"], nodes=(4, 5),
+         alerts=[hang("process_gone", rank=r, node="node5") for r in (2, 3)]),
+]
+
+
+def rdma_node(folder):
+    """A node with one active port, as sysfs shows it."""
+    port = folder / "sysfs" / "class" / "infiniband" / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True, exist_ok=True)
+    (port / "state").write_text("4: ACTIVE\n")
+    return folder / "sysfs"
+
+
+@contextlib.contextmanager
+def cluster(build, folder, cases):
+    """Agents, monitoring and running jobs."""
+    arguments = ["--stalled-seconds", "2"]
+    agents = [Agent(build, folder, f"node{n}", [*arguments, "--sysfs-root", rdma_node(folder)] if n >= 6 else arguments)
+              for n in range(8)]
+    with contextlib.ExitStack() as stack:
+        webhook = Webhook()
+        stack.callback(webhook.close)
+        stack.enter_context(running(agents))
+        monitoring = Monitoring(folder, agents, webhook)
+        stack.callback(monitoring.processes.stop)
+        monitoring.start()
+        jobs = {}
+        for case in cases:
+            jobs[case.name] = Job(
+                build, len(case.nodes), case.gpus, case.layout, 100000, PLUGIN, [agents[n].socket for n in case.nodes],
+                job_id=case.name, compute_ms=case.compute_ms, hang_seconds=200, fault=case.faults,
+                # On busy cores the plugin's governor would time only slices of operations, each rank its own.
+                env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5", *case.environment])
+            stack.callback(jobs[case.name].stop)
+        try:
+            yield monitoring, jobs, agents
+        except BaseException:
+            for name in ("prometheus", "alertmanager"):
+                log = folder / f"{name}.log"
+                if log.exists():
+                    warnings = [line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line]
+                    print(f"-- {name}: " + "\n".join(warnings[-5:]))
+            raise
+
+
+def expect(monitoring, cases, extra=()):
+    """Waits until every alert has come, and then until nothing else can."""
+    begin = time.monotonic()
+    wanted = [(case.name, alert) for case in cases for alert in case.alerts] + [(None, alert) for alert in extra]
+
+    def find(job, alert):
+        if alert.severity == "info":
+            return next((a for a in monitoring.fired() if alert.matches(a) and a.get("job_id") == job), None)
+        path = "/page" if alert.severity == "critical" else "/ticket"
         for where, notification in list(monitoring.webhook.received):
             have = notification["labels"]
-            if where == path and notification["status"] == "firing" and all(have.get(k) == v for k, v in wanted.items()):
+            if where == path and notification["status"] == "firing" and alert.matches(have) and have.get("job_id") == job:
                 return notification
         return None
-    begin = time.monotonic()
+
+    def all_there():
+        for job, alert in list(wanted):
+            notification = find(job, alert)
+            if notification is None:
+                continue
+            wanted.remove((job, alert))
+            description = notification.get("annotations", {}).get("description", "")
+            print(f"{time.monotonic() - begin:5.1f} s {job}: {alert.name}: {description}", flush=True)
+            for piece in alert.told:
+                require(piece in description, f"{job}: '{piece}' is not in: {description}")
+            if alert.severity != "info":
+                require(notification["annotations"]["runbook_url"].endswith(f"{alert.name}.md"), f"runbook of {alert.name}")
+        return not wanted
     try:
-        notification = wait_until(f"a notification {text_of(wanted)}", delivered, LIMIT_S)
-    except Failure as failure:
+        wait_until("all alerts", all_there, LIMIT_S)
+    except Failure:
         fired = "; ".join(text_of(f) for f in monitoring.fired()) or "none"
-        raise Failure(f"{failure}; fired: {fired}; rules failed: {monitoring.failed_rules()}") from None
-    print(f"{alert} after {time.monotonic() - begin:.1f} s: {notification['annotations']['description']}")
-    for piece in told:
-        require(piece in notification["annotations"]["description"], f"'{piece}' is not in the description")
-    require(notification["annotations"]["runbook_url"].endswith(f"{alert}.md"), f"runbook {notification['annotations']}")
-    if alone:
-        time.sleep(2)  # what comes with it, or just after
-        others(monitoring, wanted, also)
+        raise Failure(f"missing: {[f'{job}: {alert.name} {alert.labels}' for job, alert in wanted]}; fired: {fired}; "
+                      f"rules failed: {monitoring.failed_rules()}") from None
 
 
-def others(monitoring, wanted, also=()):
-    """No other alert than the wanted one fired; informative ones may have."""
-    strays = [text_of(f) for f in monitoring.fired() if f["severity"] != "info" and f["alertname"] not in also and
-              not all(f.get(k) == v for k, v in wanted.items())]
+def nothing_else(monitoring, cases, extra=()):
+    """No other warning or critical alert fired at any time, and every rule could be evaluated."""
+    by_job = {case.name: case.alerts + case.passing for case in cases}
+    for case in cases:
+        for alert in case.passing:
+            wait_until(f"the end of {case.name}: {alert.name}", lambda case=case, alert=alert: not monitoring.query(
+                f'ALERTS{{alertname="{alert.name}", job_id="{case.name}", alertstate="firing"}}'), LIMIT_S)
+    strays = [text_of(f) for f in monitoring.fired() if f["severity"] != "info" and not any(
+        alert.matches(f) for alert in [*by_job.get(f.get("job_id"), []), *extra])]
     require(not strays, f"other alerts fired: {strays}")
     failed = monitoring.failed_rules()
     require(not failed, f"rules failed: {failed}")
 
 
-@contextlib.contextmanager
-def cluster(build, folder, layout="ddp", fault=None, compute_ms=100, **options):
-    """Agents, monitoring and a running job, whose fault begins at a step that is told with it."""
+def slow(build, folder):
+    """Late hosts, GPUs, nodes and groups, links, sockets; beside healthy jobs, of which nothing is told."""
+    with cluster(build, folder, SLOW) as (monitoring, jobs, _):
+        expect(monitoring, SLOW, [ACROSS])
+        # Judged must be the healthy ones as well: three windows of inputs for all GPUs.
+        for job in ("healthy", "pauses"):
+            wait_until(f"three windows of {job}", lambda job=job: len(monitoring.query(
+                f'gpu:ncclscope_caused_seconds:rate10s{{job_id="{job}"}} and gpu:ncclscope_caused_seconds:rate10s offset 10s '
+                "and gpu:ncclscope_caused_seconds:rate10s offset 20s")) == 4, LIMIT_S)
+        require(all(job.process.poll() is None for job in jobs.values()), "a job ended")
+        nothing_else(monitoring, SLOW, [ACROSS])
+        values = {name: float(monitoring.query(f'max({name}{{job_id="healthy"}})')[0]["value"][1]) for name in (
+            "comm:ncclscope_user_bus_bytes_per_second:rate10s", "comm:ncclscope_transfer_bus_bytes_per_second:max10s")}
+        print(", ".join(f"{name} {value / 1e9:.1f} GB/s" for name, value in values.items()))
+        require(list(values.values())[1] >= 0.95 * list(values.values())[0], f"transfer is below user bandwidth: {values}")
+
+
+def hangs(build, folder):
+    """Every class of hang, each with the ranks that are to blame; a checkpoint and an evaluation end by themselves."""
+    with cluster(build, folder, HANGS) as (monitoring, _, agents):
+        wait_until("a node's processes gone", lambda: [
+            labels["state"] for labels, _ in agents[5].scrape().get("ncclscope_rank_state", [])] == ["vanished"] * 2, LIMIT_S)
+        agents[5].kill()
+        expect(monitoring, HANGS)
+        wait_until("the end of the checkpoint", lambda: not monitoring.query(
+            'ALERTS{alertname="NcclscopeWaitingForRank", job_id="checkpoint"}'), LIMIT_S)
+        wait_until("the wait remembered as one that ended", lambda: monitoring.query(
+            'job:ncclscope_stalled_rank_seconds:longest_ended{job_id="checkpoint"} >= 4'))
+        nothing_else(monitoring, HANGS, [Alert("NcclscopeAgentDown", {"instance": agents[5].address})])
+
+
+def matched(matchers):
+    """Alert names that the matchers of an inhibition stand for."""
+    names = [re.search(r'alertname=~?"([^"]+)"', m)[1] for m in matchers]
+    known = [r["alert"] for g in yaml.safe_load((RULES / "alerts.yml").read_text())["groups"] for r in g["rules"]]
+    return [k for k in known if any(re.fullmatch(n, k) for n in names)]
+
+
+def inhibitions(_, folder):
+    """Every inhibition of alertmanager.yml: what is explained is suppressed, in the same job only."""
     webhook = Webhook()
+    monitoring = Monitoring(folder, [], webhook)
+    rules = yaml.safe_load((RULES / "alertmanager.yml").read_text())["inhibit_rules"]
     try:
-        with node_agents(build, folder, NODES, arguments=["--stalled-seconds", "2"]) as agents:
-            monitoring = Monitoring(folder, agents, webhook)
-            job = None
-            try:
-                monitoring.start()
-                if fault:
-                    options["fault"] = fault
-                job = Job(build, NODES, GPUS, layout, 100000, PLUGIN, [a.socket for a in agents],
-                          compute_ms=compute_ms, hang_seconds=120,
-                          # On busy cores the plugin's governor would time only slices of operations, each rank its own.
-                          env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5"], **options)
-                yield monitoring, job, agents
-            except BaseException:
-                for name in ("prometheus", "alertmanager"):
-                    log = folder / f"{name}.log"
-                    if log.exists():
-                        warnings = [line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line]
-                        print(f"-- {name}: " + "\n".join(warnings[-5:]))
-                raise
-            finally:
-                if job is not None:
-                    job.stop()
-                monitoring.processes.stop()
+        monitoring.start(prometheus=False)
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat()
+        alerts, expected = [], set()
+        for number, rule in enumerate(rules):
+            for cause in matched(rule["source_matchers"]):
+                same = {label: f"{label}-{number}-{cause}" for label in rule["equal"]}
+                targets = [t for t in matched(rule["target_matchers"]) if t != cause]
+                require(targets, f"inhibition {number} concerns no alert")
+                alerts.append({"alertname": cause, **same})
+                for target in targets:
+                    alerts.append({"alertname": target, **same, "rank": "1"})
+                    expected.add((target, *sorted(same.values())))
+                    # Another job, node or communicator: not suppressed.
+                    alerts.append({"alertname": target, **{k: f"{v}-{target}-other" for k, v in same.items()}})
+        body = json.dumps([{"labels": labels | {"severity": "warning"}, "startsAt": now} for labels in alerts]).encode()
+        request = urllib.request.Request(f"{monitoring.alertmanager}/api/v2/alerts", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as response:
+            require(response.status == 200, f"alertmanager answers {response.status}")
+
+        def keys(labels):
+            return (labels["alertname"], *sorted(v for k, v in labels.items() if k not in ("alertname", "severity", "rank")))
+        # Statuses are those of the last notification round.
+        wait_until("all that is explained is suppressed", lambda: expected <= {keys(a) for a in monitoring.suppressed()}, 30)
+        others = {keys(a) for a in monitoring.suppressed()} - expected
+        chained = {a[0] for a in others}
+        require(not any(part.endswith("-other") for a in others for part in a), f"suppressed without a cause: {others}")
+        print(f"{len(rules)} inhibitions, {len(alerts)} alerts, {len(expected)} suppressed; causes that are suppressed "
+              f"themselves: {sorted(chained) or 'none'}")
     finally:
+        monitoring.processes.stop()
         webhook.close()
 
 
-def healthy(build, folder):
-    """Nobody is accused. The rules must have had something to judge: a verdict's inputs exist for all GPUs."""
-    with cluster(build, folder) as (monitoring, job, _):
-        wait_until("three windows of inputs for all GPUs", lambda: len(monitoring.query(
-            "gpu:ncclscope_caused_seconds:rate10s and gpu:ncclscope_caused_seconds:rate10s offset 10s "
-            "and gpu:ncclscope_caused_seconds:rate10s offset 20s")) == NODES * GPUS, LIMIT_S)
-        require(job.process.poll() is None, "the job ended")
-        for name in ("job:ncclscope_user_bus_bytes_per_second:rate10s", "comm:ncclscope_transfer_bus_bytes_per_second:shape10s"):
-            found = monitoring.query(f"{name} > 0")
-            require(found, f"{name} is empty")
-            print(f"{name}: {text_of(found[0]['metric'])} {float(found[0]['value'][1]) / 1e9:.1f} GB/s")
-        user = float(monitoring.query("max(job:ncclscope_user_bus_bytes_per_second:rate10s)")[0]["value"][1])
-        transfer = float(monitoring.query("max(comm:ncclscope_transfer_bus_bytes_per_second:max10s)")[0]["value"][1])
-        require(transfer >= user, f"transfer {transfer} is below user {user}")
-        others(monitoring, {"alertname": "none"})
-        require(not monitoring.webhook.received, f"delivered: {monitoring.webhook.received}")
-
-
-def late_host(build, folder):
-    """One rank's host comes late to every step."""
-    with cluster(build, folder, fault="late:rank=2,ms=80") as (monitoring, _, _):
-        expect(monitoring, "NcclscopeLateGpu", node="node1", gpu=0, global_rank=2,
-               told=["rank 2 (GPU 0 of node node1)", "dp_group", "in which it is rank 2"])
-
-
-def slow_gpu(build, folder):
-    """One GPU computes slower; its host calls in time. (Which of both it is cannot be asked for here: within seconds the
-    agent cannot match the emulated GPU's clock with the host's closely enough.)"""
-    with cluster(build, folder, "fsdp", "slow-gpu:rank=1,factor=1.8") as (monitoring, _, _):
-        expect(monitoring, "NcclscopeLateGpu", node="node0", gpu=1, global_rank=1, told=["fsdp_group"])
-
-
-def hang_missing(build, folder):
-    """A rank never calls again: the hang, its class and the rank; what else the job shows is inhibited."""
-    with cluster(build, folder, fault="missing:rank=2,from=30") as (monitoring, _, _):
-        expect(monitoring, "NcclscopeHang", "critical", **{"class": "rank_never_called"}, rank=2, global_rank=2, node="node1",
-               gpu=0, told=["has not called", "rank 2"])
-
-
-def hang_mismatch(build, folder):
-    """A rank calls with another count."""
-    with cluster(build, folder, fault="mismatch:rank=1,from=30") as (monitoring, _, _):
-        expect(monitoring, "NcclscopeHang", "critical", **{"class": "argument_mismatch"}, rank=1, node="node0", gpu=1)
-
-
-def hang_crash(build, folder):
-    """A process is killed."""
-    with cluster(build, folder, fault="crash:rank=3,from=30") as (monitoring, _, _):
-        expect(monitoring, "NcclscopeHang", "critical", **{"class": "process_gone"}, rank=3, node="node1", gpu=1)
-
-
-def hang_network(build, folder):
-    """The network of a node moves nothing any more: all have called and started."""
-    with cluster(build, folder, fault="stuck:node=1,from=30") as (monitoring, _, _):
-        expect(monitoring, "NcclscopeHang", "critical", **{"class": "network_stuck"}, comm_name="dp_group")
-        accused = [a for a in monitoring.fired() if a["alertname"] == "NcclscopeHang" and "rank" in a]
-        require(not accused, f"ranks accused: {accused}")
-
-
-def hang_node_gone(build, folder):
-    """A node goes: agent and processes at once."""
-    with cluster(build, folder, fault=["crash:rank=2,from=60", "crash:rank=3,from=60"]) as (monitoring, _, agents):
-        wait_until("both processes gone", lambda: [
-            labels["state"] for labels, _ in agents[1].scrape()["ncclscope_rank_state"]] == ["vanished"] * 2, LIMIT_S)
-        agents[1].kill()
-        wait_until("the node out of sight", lambda: len(monitoring.query("ncclscope_agent_build_info")) == 1)
-        for rank in (2, 3):
-            expect(monitoring, "NcclscopeHang", "critical", **{"class": "process_gone"}, rank=rank, node="node1", alone=False)
-        others(monitoring, {"alertname": "NcclscopeHang", "class": "process_gone", "node": "node1"})
-
-
-def checkpoint(build, folder):
-    """One rank is outside NCCL for longer than a moment, and comes back: information, no alarm."""
-    with cluster(build, folder, fault="pause:rank=0,ms=6000,step=60") as (monitoring, job, _):
-        wait_until("the information", lambda: [a for a in monitoring.fired() if a["alertname"] == "NcclscopeWaitingForRank"],
-                   LIMIT_S)
-        wait_until("its end", lambda: not monitoring.query('ALERTS{alertname="NcclscopeWaitingForRank"}'), LIMIT_S)
-        require(job.process.poll() is None, "the job ended")
-        told = [a for a in monitoring.fired() if a["alertname"] == "NcclscopeWaitingForRank"]
-        require([a["rank"] for a in told] == ["0"] and told[0]["node"] == "node0", f"told: {told}")
-        others(monitoring, {"alertname": "none"})
-        require(not monitoring.webhook.received, f"delivered: {monitoring.webhook.received}")
-        wait_until("the wait remembered as one that ended", lambda: monitoring.query(
-            "job:ncclscope_stalled_rank_seconds:longest_ended >= 4"))
-
-
-SCENARIOS = (healthy, late_host, slow_gpu, hang_missing, hang_mismatch, hang_crash, hang_network, hang_node_gone, checkpoint)
-
 if __name__ == "__main__":
-    sys.exit(run_scenarios(__doc__, SCENARIOS))
+    sys.exit(run_scenarios(__doc__, (slow, hangs, inhibitions)))
