@@ -428,7 +428,7 @@ Communicator& Aggregator::other_communicator(Job& job) {
     made->tenant = job.tenant;
     ++made->tenant->communicators;
     made->comm = kOtherCommunicator;
-    made->folded = true;
+    made->folded = std::make_unique<FoldedRanks>();
     made->own_counters = std::make_unique<OperationSums>();
     made->own_counters->fold(job.fold);
     made->counters = made->own_counters.get();
@@ -1122,7 +1122,7 @@ void Aggregator::apply(CommRank& rank, const AttributedItem& attributed) {
   job.durations.observe(item.function, item.size_class,
                         static_cast<std::uint64_t>(attributed.duration_ns), job.growth);
   if (attributed.rank_sums && !item.warmup) {
-    auto& of_rank = communicator.folded ? communicator.folded_sums : rank.sums;
+    auto& of_rank = communicator.folded ? communicator.folded->sums : rank.sums;
     RankSums& sums = of_rank[static_cast<std::size_t>(item.function)];
     ++sums.operations;
     sums.seconds += attributed.rank_duration_ns * 1e-9;

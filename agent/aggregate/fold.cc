@@ -149,16 +149,17 @@ bool Aggregator::fold_newest(Job& job, const JobSnapshot& shown, std::uint64_t e
 void Aggregator::fold_away(Communicator& communicator) {
   Job& job = *communicator.job;
   Communicator& other = other_communicator(job);
+  FoldedRanks& sums = *other.folded;
   for (const auto& rank : communicator.ranks) {
     flush_all_of(*rank);
     for (std::size_t f = 0; f < rank->sums.size(); ++f) {
-      other.folded_sums[f].operations += rank->sums[f].operations;
-      other.folded_sums[f].seconds += rank->sums[f].seconds;
-      other.folded_sums[f].bus_bytes += rank->sums[f].bus_bytes;
+      sums.sums[f].operations += rank->sums[f].operations;
+      sums.sums[f].seconds += rank->sums[f].seconds;
+      sums.sums[f].bus_bytes += rank->sums[f].bus_bytes;
     }
-    other.folded_missing += std::max(rank->progress.dropped, rank->missing());
-    other.folded_queue_seconds += rank->queue_seconds;
-    other.folded_queue_operations += rank->queue_operations;
+    sums.missing += std::max(rank->progress.dropped, rank->missing());
+    sums.queue_seconds += rank->queue_seconds;
+    sums.queue_operations += rank->queue_operations;
     retire(rank->source);
     if (rank->process != nullptr && rank->process->slots.find(rank->id) == rank.get()) {
       SlotTable& slots = rank->process->slots;

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace ncclscope::agent {
 
@@ -31,8 +32,9 @@ class IndexWindow {
     const std::uint64_t index = nearest(low);
     if (index < base_ || index > base_ + kFarthest) return;  // before the window
     if (index >= base_ + kSpan) advance(index + 1 - kSpan);
+    if (seen_ == nullptr) seen_ = std::make_unique<Bits>();
     const std::uint64_t at = index % kSpan;
-    seen_[at / 64] |= std::uint64_t{1} << (at % 64);
+    (*seen_)[at / 64] |= std::uint64_t{1} << (at % 64);
   }
 
   /// All operations below `end` are over, and their records have come if there are any.
@@ -59,13 +61,15 @@ class IndexWindow {
   }
   [[nodiscard]] bool was_seen(std::uint64_t index) const {
     const std::uint64_t at = index % kSpan;
-    return (seen_[at / 64] >> (at % 64) & 1u) != 0;
+    return seen_ != nullptr && ((*seen_)[at / 64] >> (at % 64) & 1u) != 0;
   }
   /// Moves the window so that it begins at `base`.
   void advance(std::uint64_t base);
 
-  std::array<std::uint64_t, kSpan / 64>
-      seen_{};  // bit index % kSpan, for base_ … base_ + kSpan - 1
+  /// Bit index % kSpan, for base_ … base_ + kSpan - 1. None before the first record: most
+  /// communicators have collectives only, or Sends and Receives only.
+  using Bits = std::array<std::uint64_t, kSpan / 64>;
+  std::unique_ptr<Bits> seen_;
   std::uint64_t base_ = 0;
   std::uint64_t settled_ = 0;  // all below are counted; base_ <= settled_
   std::uint64_t missing_ = 0;
@@ -81,7 +85,7 @@ inline void IndexWindow::advance(std::uint64_t base) {
     }
     missing_ += base - settled_;
     settled_ = base;
-    seen_ = {};
+    seen_.reset();
     base_ = base;
     return;
   }
@@ -90,8 +94,9 @@ inline void IndexWindow::advance(std::uint64_t base) {
       if (!was_seen(base_)) ++missing_;
       settled_ = base_ + 1;
     }
+    if (seen_ == nullptr) continue;
     const std::uint64_t at = base_ % kSpan;
-    seen_[at / 64] &= ~(std::uint64_t{1} << (at % 64));
+    (*seen_)[at / 64] &= ~(std::uint64_t{1} << (at % 64));
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A direct-mapped cache of 64 keys in front of a short linear table: a communicator has some tens
+// A direct-mapped cache of 16 keys in front of a short linear table: a communicator has some tens
 // of rows.
 #include "agent/aggregate/operation_sums.h"
 

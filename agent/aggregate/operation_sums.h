@@ -47,7 +47,7 @@ class OperationSums {
 
  private:
   using RowIndex = std::uint16_t;
-  static constexpr std::size_t kCacheSlots = 64;
+  static constexpr std::size_t kCacheSlots = 16;
   RowIndex find_slow(std::uint32_t key, std::uint64_t& series);
 
   std::vector<OperationSumsRow> rows_;

@@ -4,7 +4,7 @@
 // A fixed ring: writing never waits for readers; a reader that is too slow skips and knows how
 // many.
 //   Thread: one writer (the reactor) that locks once per frame; any number of readers.
-//   Memory: capacity x 80 bytes, plus one TailSource per communicator and rank that is still
+//   Memory: capacity x 72 bytes, plus one TailSource per communicator and rank that is still
 //   referred to.
 #pragma once
 
@@ -64,7 +64,7 @@ struct TailRecord {
 class OperationTail {
  public:
   using SourceId = std::uint32_t;
-  static constexpr std::size_t kDefaultCapacity = 65'536;
+  static constexpr std::size_t kDefaultCapacity = 16'384;
 
   explicit OperationTail(std::size_t capacity = kDefaultCapacity);
   OperationTail(const OperationTail&) = delete;

@@ -40,18 +40,19 @@ void add_up_equal_labels(std::vector<RankSumsRow>& rows) {
 
 /// What the ranks counted that have no series of their own.
 void fill_folded(const Communicator& other, CommunicatorSnapshot& out) {
+  const FoldedRanks& ranks = *other.folded;
   const bool by_operation = other.job->fold < FoldStep::kOperation;
-  for (std::size_t f = 0; f < other.folded_sums.size(); ++f) {
-    const RankSums& sums = other.folded_sums[f];
+  for (std::size_t f = 0; f < ranks.sums.size(); ++f) {
+    const RankSums& sums = ranks.sums[f];
     if (sums.operations == 0) continue;
     auto function = static_cast<model::Function>(f);
     if (!by_operation && !model::is_point_to_point(function)) function = kOtherFunction;
     out.rank_sums.push_back(
         RankSumsRow{-1, -1, function, sums.operations, sums.seconds, sums.bus_bytes});
   }
-  out.folded_missing = other.folded_missing;
-  out.folded_queue_seconds = other.folded_queue_seconds;
-  out.folded_queue_operations = other.folded_queue_operations;
+  out.folded_missing = ranks.missing;
+  out.folded_queue_seconds = ranks.queue_seconds;
+  out.folded_queue_operations = ranks.queue_operations;
 }
 
 }  // namespace

@@ -95,14 +95,22 @@ struct CommRank {
   }
 };
 
+/// What the ranks counted that have no series of their own.
+struct FoldedRanks {
+  std::array<RankSums, model::kFunctionCount> sums{};
+  std::uint64_t missing = 0;
+  double queue_seconds = 0;
+  std::uint64_t queue_operations = 0;
+};
+
 struct Communicator {
   Job* job = nullptr;
   Tenant* tenant = nullptr;  // whose quota it is counted in
   std::string comm;          // key in the job
   std::uint64_t hash = 0;
   bool hash_known = false;
-  bool folded = false;       // "other"
-  std::uint64_t serial = 0;  // in the order they were made
+  std::unique_ptr<FoldedRanks> folded;  // of "other" only
+  std::uint64_t serial = 0;             // in the order they were made
   std::string name;
   std::uint32_t nranks = 0, nnodes = 0;
   std::string_view inferred_dimension;  // once it could be told without a name
@@ -110,11 +118,6 @@ struct Communicator {
   /// Where its operations are counted: its own table, or that of "other" once they are folded.
   OperationSums* counters = nullptr;
   std::unique_ptr<OperationSums> own_counters;
-  // Of "other": what its ranks counted, who have no series of their own.
-  std::array<RankSums, model::kFunctionCount> folded_sums{};
-  std::uint64_t folded_missing = 0;
-  double folded_queue_seconds = 0;
-  std::uint64_t folded_queue_operations = 0;
 };
 
 struct NetworkSums {

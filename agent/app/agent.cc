@@ -41,6 +41,7 @@ namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::uint64_t kTrimPeriodNs = kSecond;
+constexpr std::uint64_t kTrimGrowthBytes = 1024 * 1024;
 constexpr std::chrono::seconds kDrainLimit{1};
 constexpr std::chrono::milliseconds kApiStopLimit{500};
 constexpr std::chrono::seconds kFilesCheck{5};  // certificates and who may pass
@@ -123,6 +124,7 @@ struct Agent::Parts {
 
   void tick() {
     if (listener) listener->note_empty_queue();
+    give_back_memory();
     watch_memory();
     ingest.tick();
     aggregator.tick();
@@ -140,12 +142,9 @@ struct Agent::Parts {
     SnapshotPtr snapshot = aggregator.build(ingest.stats(), ingest.quotas().counts());
     history.observe(*snapshot);
     store.publish(std::move(snapshot));
-    // Jobs that come and go leave holes in the heap: their pages go back to the kernel.
-    const std::uint64_t now_ns = clock.monotonic_ns();
-    if (now_ns - trimmed_ns < kTrimPeriodNs) return;
-    trimmed_ns = now_ns;
-    malloc_trim(0);
+    give_back_memory();
   }
+  void give_back_memory();
   void shut_down();
   void apply(const Config& next);
   void reload_access();
@@ -173,6 +172,7 @@ struct Agent::Parts {
   std::uint64_t rdma_look_ns = 0;     // when to look at the ports again
   std::uint64_t jobs_generation = 0;  // of slurm_jobs, as of the last refresh
   std::uint64_t trimmed_ns = 0;
+  std::uint64_t trimmed_resident = 0;  // bytes, just after
   std::string http_address;
   HttpRouter router;
   std::unique_ptr<MetricsEndpoint> metrics;
@@ -202,6 +202,17 @@ void Agent::Parts::watch_memory() {
   }
   ingest.set_memory_full(full);
   aggregator.set_memory_full(full);
+}
+
+/// Jobs that come and go, and series that are folded, leave holes in the heap: their pages go back
+/// to the kernel. Once a second, and sooner while the agent grows.
+void Agent::Parts::give_back_memory() {
+  const std::uint64_t now_ns = clock.monotonic_ns();
+  if (now_ns - trimmed_ns < kTrimPeriodNs && resident_bytes() < trimmed_resident + kTrimGrowthBytes)
+    return;
+  malloc_trim(0);
+  trimmed_ns = now_ns;
+  trimmed_resident = resident_bytes();
 }
 
 /// What SLURM has told since the last tick reaches jobs that are shown already.

@@ -74,7 +74,7 @@ const std::array kKeys = {
     ConfigKey{"snapshot_interval_ms", &Config::snapshot_interval_ms, 10, 60'000, false,
               "how often what readers see is renewed"},
     ConfigKey{"tail_records", &Config::tail_records, 1, 16'777'216, false,
-              "newest records held for live tails (80 bytes each)"},
+              "newest records held for live tails (72 bytes each)"},
     ConfigKey{"max_connections", &Config::max_connections, 1, 65'536, false,
               "connections of plugins at one time"},
     ConfigKey{"max_sessions", &Config::max_sessions, 1, kNoLimit, false,

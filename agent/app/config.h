@@ -42,7 +42,7 @@ struct Config {
   std::uint64_t squeue_interval_seconds = 60;
   std::uint64_t squeue_timeout_seconds = 10;
   std::uint64_t snapshot_interval_ms = 1000;
-  std::uint64_t tail_records = 65'536;
+  std::uint64_t tail_records = 16'384;
   std::uint64_t max_connections = 4096;
   std::uint64_t max_sessions = 8192;
   std::uint64_t max_jobs = 1024;
