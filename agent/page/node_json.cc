@@ -154,8 +154,20 @@ Json steps_json(const JobSnapshot& job) {
   return {{"count", count}, {"mean_seconds", job.steps->sum_seconds / static_cast<double>(count)}};
 }
 
-Json job_json(const JobSnapshot& job, const SeriesMap& past, std::size_t& room_communicators,
-              std::size_t& room_processes) {
+/// Whatever came in: what leaves is valid UTF-8.
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// The members of an object without its closing brace, so that more can follow.
+std::string open_object(const Json& json) {
+  std::string text = text_of(json);
+  text.pop_back();
+  return text;
+}
+
+void write_job(const JobSnapshot& job, const SeriesMap& past, std::size_t& room_communicators,
+               std::size_t& room_processes, ByteSink& sink) {
   const JobIdentity& who = job.identity;
   std::uint64_t unobserved = 0;
   for (const std::uint64_t n : job.unobserved) unobserved += n;
@@ -163,34 +175,38 @@ Json job_json(const JobSnapshot& job, const SeriesMap& past, std::size_t& room_c
   for (const GpuRow& gpu : job.gpus)
     gpus.push_back(
         {{"gpu", or_null(gpu.gpu)}, {"communication_ratio", or_null(gpu.communication_ratio)}});
-  Json out = {{"job_id", who.job_id},
-              {"cluster", who.cluster},
-              {"user", who.user},
-              {"job_name", who.job_name},
-              {"partition", who.partition},
-              {"namespace", who.kubernetes_namespace},
-              {"pod", who.pod},
-              {"identity_source", who.identity_source},
-              {"fold_step", kFoldStepNames[static_cast<std::size_t>(job.fold)]},
-              {"unobserved_operations", unobserved},
-              {"lost_operations", job.lost_operations},
-              {"steps", steps_json(job)},
-              {"gpus", std::move(gpus)},
-              {"communicators_total", job.communicators.size()},
-              {"communicators", Json::array()},
-              {"processes_total", job.processes.size()},
-              {"processes", Json::array()}};
+  sink.write(open_object({{"job_id", who.job_id},
+                          {"cluster", who.cluster},
+                          {"user", who.user},
+                          {"job_name", who.job_name},
+                          {"partition", who.partition},
+                          {"namespace", who.kubernetes_namespace},
+                          {"pod", who.pod},
+                          {"identity_source", who.identity_source},
+                          {"fold_step", kFoldStepNames[static_cast<std::size_t>(job.fold)]},
+                          {"unobserved_operations", unobserved},
+                          {"lost_operations", job.lost_operations},
+                          {"steps", steps_json(job)},
+                          {"gpus", std::move(gpus)},
+                          {"communicators_total", job.communicators.size()},
+                          {"processes_total", job.processes.size()}}));
+  sink.write(",\"communicators\":[");
+  const char* separator = "";
   for (const CommunicatorSnapshot& communicator : job.communicators) {
     if (room_communicators == 0) break;
     --room_communicators;
-    out["communicators"].push_back(communicator_json(job, communicator, past));
+    sink.write(separator + text_of(communicator_json(job, communicator, past)));
+    separator = ",";
   }
+  sink.write("],\"processes\":[");
+  separator = "";
   for (const ProcessSnapshot& process : job.processes) {
     if (room_processes == 0) break;
     --room_processes;
-    out["processes"].push_back(process_json(process));
+    sink.write(separator + text_of(process_json(process)));
+    separator = ",";
   }
-  return out;
+  sink.write("]}");
 }
 
 Json agent_json(const Snapshot& snapshot, const SelfStats& self) {
@@ -217,28 +233,30 @@ Json agent_json(const Snapshot& snapshot, const SelfStats& self) {
 
 }  // namespace
 
-std::string node_json(const Snapshot& snapshot, const BandwidthHistory& history,
-                      const SelfStats& self) {
+void write_node_json(const Snapshot& snapshot, const BandwidthHistory& history,
+                     const SelfStats& self, ByteSink& sink) {
   const SeriesMap past = history.series();
+  sink.write(
+      open_object({{"schema", 1},
+                   {"node", snapshot.node},
+                   {"version", snapshot.agent_version},
+                   {"time_seconds", static_cast<double>(snapshot.realtime_ns) * 1e-9},
+                   {"hung_after_seconds", kHungAfterSeconds},
+                   {"history",
+                    {{"interval_seconds", static_cast<double>(BandwidthHistory::kIntervalNs) / 1e9},
+                     {"end_seconds", static_cast<double>(history.end_ns()) * 1e-9},
+                     {"left_out", history.left_out()}}},
+                   {"agent", agent_json(snapshot, self)}}));
+  sink.write(",\"jobs\":[");
   std::size_t room_communicators = kMaxListedCommunicators;
   std::size_t room_processes = kMaxListedProcesses;
-  Json jobs = Json::array();
-  for (const JobSnapshot& job : snapshot.jobs)
-    jobs.push_back(job_json(job, past, room_communicators, room_processes));
-  const Json out = {
-      {"schema", 1},
-      {"node", snapshot.node},
-      {"version", snapshot.agent_version},
-      {"time_seconds", static_cast<double>(snapshot.realtime_ns) * 1e-9},
-      {"hung_after_seconds", kHungAfterSeconds},
-      {"history",
-       {{"interval_seconds", static_cast<double>(BandwidthHistory::kIntervalNs) / 1e9},
-        {"end_seconds", static_cast<double>(history.end_ns()) * 1e-9},
-        {"left_out", history.left_out()}}},
-      {"jobs", std::move(jobs)},
-      {"agent", agent_json(snapshot, self)}};
-  // Whatever came in: what leaves is valid UTF-8.
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const char* separator = "";
+  for (const JobSnapshot& job : snapshot.jobs) {
+    sink.write(separator);
+    write_job(job, past, room_communicators, room_processes, sink);
+    separator = ",";
+  }
+  sink.write("]}");
 }
 
 }  // namespace ncclscope::agent

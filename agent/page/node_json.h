@@ -6,9 +6,10 @@
 //   Thread: any.
 #pragma once
 
-#include <string>
+#include <cstddef>
 
 #include "agent/aggregate/snapshot.h"
+#include "agent/export/byte_sink.h"
 #include "agent/export/visit.h"
 #include "agent/page/bandwidth_history.h"
 
@@ -22,7 +23,8 @@ inline constexpr double kHungAfterSeconds = 60;
 inline constexpr std::size_t kMaxListedCommunicators = 1000;
 inline constexpr std::size_t kMaxListedProcesses = 1000;
 
-[[nodiscard]] std::string node_json(const Snapshot& snapshot, const BandwidthHistory& history,
-                                    const SelfStats& self);
+/// Writes piece by piece: neither the whole text nor a tree of it is ever in memory.
+void write_node_json(const Snapshot& snapshot, const BandwidthHistory& history,
+                     const SelfStats& self, ByteSink& sink);
 
 }  // namespace ncclscope::agent

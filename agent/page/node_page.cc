@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/page/node_page.h"
 
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "agent/access/secrets.h"
@@ -41,11 +41,11 @@ std::string source_hash(std::string_view html, std::string_view tag) {
   return "'sha256-" + base64_of_hex(sha256_hex(html.substr(begin, html.find(close) - begin))) + "'";
 }
 
-/// Null: out of memory.
-std::shared_ptr<const std::string> compressed(std::string_view text) {
+/// What `write` writes. Null: out of memory.
+std::shared_ptr<const std::string> compressed(const std::function<void(ByteSink&)>& write) {
   auto out = std::make_shared<std::string>();
   GzipSink sink(*out);
-  sink.write(text);
+  write(sink);
   if (!sink.finish()) return nullptr;
   out->shrink_to_fit();
   return out;
@@ -73,7 +73,7 @@ NodePage::NodePage(const SnapshotStore& store, const BandwidthHistory& history, 
       self_(std::move(self)),
       policy_(content_security_policy(node_page_html())),
       html_(std::make_shared<const std::string>(node_page_html())),
-      html_gzip_(compressed(*html_)) {}
+      html_gzip_(compressed([this](ByteSink& sink) { sink.write(*html_); })) {}
 
 HttpResponse NodePage::page(const HttpRequest& request) const {
   HttpResponse response;
@@ -96,13 +96,15 @@ HttpResponse NodePage::data(const HttpRequest& request) {
   add_common_headers(response);
   const SnapshotPtr snapshot = store_.get();
   if (!accepts_gzip(request.header("Accept-Encoding"))) {
-    response.body = node_json(*snapshot, history_, self_());
+    StringSink sink(response.body);
+    write_node_json(*snapshot, history_, self_(), sink);
     return response;
   }
   const std::lock_guard lock(mutex_);
   const bool same = !of_.owner_before(snapshot) && !snapshot.owner_before(of_);
   if (!same || json_gzip_ == nullptr) {
-    json_gzip_ = compressed(node_json(*snapshot, history_, self_()));
+    json_gzip_ =
+        compressed([&](ByteSink& sink) { write_node_json(*snapshot, history_, self_(), sink); });
     of_ = snapshot;
   }
   if (json_gzip_ == nullptr) {

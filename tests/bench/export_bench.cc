@@ -17,6 +17,8 @@
 #include "agent/export/metrics_endpoint.h"
 #include "agent/export/prometheus_collectable.h"
 #include "agent/export/text_writer.h"
+#include "agent/page/bandwidth_history.h"
+#include "agent/page/node_json.h"
 #include "tests/unit/export/snapshot_fixture.h"
 
 namespace ncclscope::agent {
@@ -126,6 +128,33 @@ BENCHMARK(BM_ScrapeOverHttp)
     ->MeasureProcessCPUTime()
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
+
+/// What the node's page asks for every five seconds, of a node with that many series: with a full
+/// past of every communicator and collective.
+void BM_NodePageData(benchmark::State& state) {
+  Snapshot snapshot = *snapshot_of(state.range(0));
+  BandwidthHistory history;
+  for (std::size_t i = 0; i < BandwidthHistory::kSamples; ++i) {
+    snapshot.realtime_ns += BandwidthHistory::kIntervalNs;
+    for (JobSnapshot& job : snapshot.jobs)
+      for (CommunicatorSnapshot& communicator : job.communicators)
+        for (OperationSumsRow& row : communicator.sums) {
+          row.busy_seconds += 1.25;
+          row.bus_bytes += 1e11 + 1e9 * static_cast<double>(i % 17);
+        }
+    history.observe(snapshot);
+  }
+  std::size_t bytes = 0;
+  for (auto _ : state) {
+    std::string body;
+    GzipSink sink(body);
+    write_node_json(snapshot, history, golden_self(), sink);
+    if (!sink.finish()) state.SkipWithError("gzip failed");
+    bytes = body.size();
+  }
+  state.counters["bytes"] = static_cast<double>(bytes);
+}
+BENCHMARK(BM_NodePageData)->Arg(10'000)->Arg(100'000)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace ncclscope::agent

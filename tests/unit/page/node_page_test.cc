@@ -60,6 +60,14 @@ Snapshot later(const Snapshot& before) {
   return after;
 }
 
+std::string node_json(const Snapshot& snapshot, const BandwidthHistory& history,
+                      const SelfStats& self) {
+  std::string text;
+  StringSink sink(text);
+  write_node_json(snapshot, history, self, sink);
+  return text;
+}
+
 TEST(NodeJson, EqualsTheGoldenFile) {
   const Snapshot first = golden_snapshot();
   const Snapshot second = later(first);
