@@ -158,7 +158,7 @@ std::optional<BandwidthVerdict> judge_bandwidth(const std::vector<float>& sample
   const float now = median({split, samples.end()});
   const float past = median({samples.begin(), split});
   if (std::isnan(now) || std::isnan(past) || past <= 0) return {};
-  BandwidthVerdict verdict{now, past, {}};
+  BandwidthVerdict verdict{static_cast<double>(now), static_cast<double>(past), {}};
   const float low = past * static_cast<float>(BandwidthHistory::kLowShare);
   if (now >= low) return verdict;
   std::size_t intervals = 0;
