@@ -18,6 +18,7 @@ check=(
   prometheus                                                  # promtool; the server itself in end-to-end tests
   prometheus-alertmanager                                     # end-to-end tests of alerts; amtool checks its example
   python3 python3-prometheus-client python3-yaml              # repository checks, strict OpenMetrics parser
+  python3-numpy                                               # simulation of the rule that finds drops of bandwidth
   python3-pip                                                 # NCCL and CUDA headers for the GPU test, as wheels
   curl procps openssl util-linux                              # TLS tests; setpriv: tests as another user
   chromium fonts-liberation                                   # the agent's page and dashboards in a real browser

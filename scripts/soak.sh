@@ -61,6 +61,7 @@ soak_check node_day 10000 build/release/tests/agent_churn_test --hours 24 --jobs
 soak_check diagnosis 3000 build/release/tools/diagnosis_bench --faulty 1000 --healthy 1000 --hangs 1000 \
   --most-ranks 4096 --threads "$(nproc)" --json build/diagnosis.json
 [ ! -f build/diagnosis.json ] || tee -a "$json.new" <build/diagnosis.json
+soak_check bandwidth_drop 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --seed 2
 for round in 1 2 3; do
   soak_check "recordings_round_$round" "$(find tests/data/nccl-traces -mindepth 1 -maxdepth 1 -type d | wc -l)" \
     build/release/cli/ncclscope verify-trace tests/data/nccl-traces/*/

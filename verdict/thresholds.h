@@ -60,6 +60,21 @@ inline constexpr double kImbalanceShare = 1.5;
 inline constexpr double kQueueShare = 0.1;
 /// transfer bandwidth below this share of its baseline is told
 inline constexpr double kBandwidthShare = 0.9;
+/// window in which a drop of bandwidth is seen: just under six times the scrape interval, so that
+/// it holds five intervals
+inline constexpr double kRecentSeconds = 89;
+/// evaluations that a job's usual noise of bandwidth must be known from
+inline constexpr double kRecentSamples = 240;
+/// transfer bandwidth below its median by this multiple of its standard deviation has dropped
+inline constexpr double kDropDeviations = 5.4;
+/// that deviation is taken as larger by this share of the evaluations it is known from: few of them
+/// may show too little of it
+inline constexpr double kFewSamples = 60;
+/// and it must be below this share of the median
+inline constexpr double kDropShare = 0.97;
+/// largest difference of bytes per operation (relative) and of the dominant size's share while a
+/// drop is looked for
+inline constexpr double kMixTolerance = 0.02;
 /// least share of a communicator's time that one size and algorithm must make up to be held against
 /// a baseline
 inline constexpr double kDominantShare = 0.9;

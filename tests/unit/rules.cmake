@@ -24,3 +24,8 @@ foreach(file IN LISTS files)
   add_test(NAME rules_${alert} COMMAND ${NCCLSCOPE_PROMTOOL} test rules ${file})
   set_tests_properties(rules_${alert} PROPERTIES LABELS unit TIMEOUT 120)
 endforeach()
+
+# The simulation of drops of bandwidth computes what the shipped rules do. (All of it: scripts/soak.sh.)
+add_test(NAME rules_drop_formula
+  COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/bench/bandwidth_drop.py --check-only)
+set_tests_properties(rules_drop_formula PROPERTIES LABELS unit TIMEOUT 120)

@@ -117,6 +117,12 @@ def late_cases():
                [("5m", alert, []), ("30m", alert, [({"cluster": CLUSTER, "job_id": JOB, "node": "n1", "severity": "warning"},
                                                     described)]),
                 ("30m", "NcclscopeLateGpu", [])])
+    ends = {s: counter((30, PER_MINUTE * (0.001 if "n1:" in s else 0.007)), (40, PER_MINUTE * 0.001)) if "seconds_total" in s
+            else counter((70, PER_MINUTE)) if "operations_total" in s else gauge((70, int(v.split("+")[0])))
+            for s, v in node.series.items()}
+    yield Case(alert, "ends with the lateness", "1m", ends,
+               [("28m", alert, [({"cluster": CLUSTER, "job_id": JOB, "node": "n1", "severity": "warning"}, described)]),
+                ("65m", alert, [])])
     yield Case(alert, "a single late GPU is not its node; the alert ends with its cause", "1m",
                late_job(70, [(30, 0.006), (40, 0)]).series,
                [("20m", alert, []), ("20m", "NcclscopeLateGpu", [late_gpu(at(60))]), ("65m", alert, [])])
@@ -308,7 +314,7 @@ def hang_cases():
 
 # ---- who else is late: groups, stages, several jobs -------------------------------------------------------------------
 
-def grid(samples, columns, late=(), dimension="", pairs=False, late_from=0, delay=0.006, job_id=JOB):
+def grid(samples, columns, late=(), dimension="", pairs=False, late_from=0, delay=0.006, job_id=JOB, over=0):
     """Six GPUs on six nodes; `columns` communicators d0, d1 over every second of them, of the dimension; `pairs`: also the
     communicators t0..t2 of neighbours. `late` GPUs come late by `delay` seconds to each operation of their column."""
     job = Job(samples, job_id)
@@ -319,7 +325,7 @@ def grid(samples, columns, late=(), dimension="", pairs=False, late_from=0, dela
             node = f"n{gpu}"
             others = any(g in late for g in members if g != gpu)
             mean = 0.001 + (delay if others and gpu not in late else 0)
-            pieces = [(late_from, PER_MINUTE * 0.001), (samples - late_from, PER_MINUTE * mean)]
+            pieces = [(late_from, PER_MINUTE * 0.001), (samples - late_from - over, PER_MINUTE * mean), (over, PER_MINUTE * 0.001)]
             job.rank(f"d{column}", rank, node, 0, global_rank=gpu)
             job.collective(f"d{column}", rank, node, 0, counter(*[p for p in pieces if p[0]]), counter((samples, PER_MINUTE)))
     for pair in range(3) if pairs else ():
@@ -350,6 +356,8 @@ def group_cases():
     yield Case(alert, "all members of a tensor group, on two nodes", "1m",
                grid(40, "dp_group", (2, 3), "dp", pairs=True).series,
                [("5m", alert, []), ("30m", alert, [tensor]), ("30m", "NcclscopeLateGpu", []), ("30m", "NcclscopeLateNode", [])])
+    yield Case(alert, "ends with the lateness", "1m", grid(70, "dp_group", (2, 3), "dp", pairs=True, over=40).series,
+               [("28m", alert, [tensor]), ("65m", alert, [])])
     yield Case(alert, "a replica", "1m", grid(40, "dp_group", (2, 3), "dp").series,
                [("30m", alert, [replica]), ("30m", "NcclscopeLateGpu", [])])
     yield Case(alert, "two GPUs of different groups are told one by one, and the alerts end", "1m",
@@ -376,6 +384,8 @@ def group_cases():
         yield Case(alert, what, "1m", grid(40, "g", (2, 3), dimension).series,
                    [("5m", alert, []), ("30m", alert, [told]), ("30m", "NcclscopeLateGroup", []),
                     ("30m", "NcclscopeLateGpu", [])])
+    yield Case(alert, "ends with the imbalance", "1m", grid(70, "g", (2, 3), "pp", over=40).series,
+               [("28m", alert, [told]), ("65m", alert, [])])
     yield Case(alert, "one late GPU is no imbalance", "1m", late_job(40, [(40, 0.006)]).series, [("30m", alert, [])])
     yield Case(alert, "balanced", "1m", grid(40, "g", (), "pp").series, [("30m", alert, [])])
     # Always a little late, below what is told; then a little more: no more than this job always had.
@@ -461,7 +471,12 @@ def bandwidth_cases():
                [("59m", alert, []), ("75m", alert, [told]), ("95m", alert, [])],
                [("50m", "job:ncclscope_transfer_bus_bytes_per_second:baseline / 1e9 > bool 99.9",
                  [('{cluster="c1", job_id="4711", collective="AllReduce", size="<=256MiB", dimension="dp", nranks="4", nnodes="2", '
-                   'algorithm="Ring"}', 1)])])
+                   'algorithm="Ring"}', 1)]),
+                # As users see it: the same, since nobody waits.
+                ("50m", "round(job:ncclscope_user_bus_bytes_per_second:rate5m / 1e9)",
+                 [('{cluster="c1", job_id="4711", collective="AllReduce", size="<=256MiB"}', 100)]),
+                ("75m", "round(comm:ncclscope_user_bus_bytes_per_second:rate5m / 1e9)",
+                 [('{cluster="c1", job_id="4711", comm="aa", collective="AllReduce", size="<=256MiB"}', 50)])])
     yield Case(alert, "a drop of 5 % is within what varies", "1m",
                transfer_job([(60, 0.001, 1e8), (20, 0.00105, 1e8)]).series, [("75m", alert, [])])
     yield Case(alert, "smaller messages are slower, and not worse", "1m",
@@ -476,6 +491,46 @@ def bandwidth_cases():
                transfer_job([(60, 0.001, 1e8), (20, 0.002, 1e8)], algorithm=other).series, [("78m", alert, [])])
     yield Case(alert, "telemetry is blind", "1m",
                transfer_job([(60, 0.001, 1e8), (20, 0.002, 1e8)], coverage=gauge((55, 1), (25, 0.9))).series, [("75m", alert, [])])
+
+    alert = "NcclscopeTransferDrop"
+    # A sample every 15 s: 90 minutes as always, then a twentieth less.
+    before, slow = 360, 0.001 / 0.95
+
+    def release(series, *pieces):
+        """With the release of NCCL that processes load: (version, samples)."""
+        for version, values in pieces:
+            series = series | {f'ncclscope_plugin_info{{cluster="{CLUSTER}", job_id="{JOB}", pid="1", version="0.1.0", '
+                               f'nccl_version="{version}", interface="5", mask="0x646", instance="n0:9400", job="ncclscope"}}': values}
+        return series
+
+    def drop_job(pieces, **options):
+        samples = sum(p[0] for p in pieces)
+        return release(transfer_job(pieces, **options).series, ("2.28.9", gauge((samples, 1))))
+    dropped = [(before, 0.001, 1e8), (12, slow, 1e8), (20, 0.001, 1e8)]
+    told = (labels | {"nccl_version": "2.28.9"}, notes(
+        alert, "AllReduce of communicator dp_group in job 4711 has dropped to 95% of its transfer bandwidth",
+        "Job 4711, communicator aa (dp_group, 4 ranks on 2 nodes), AllReduce <=256MiB Ring: within the last 89s the rank that waits "
+        f"least got 95% of the job's median of bus bandwidth, which is further below it than this job's noise explains, since "
+        f"{at(5430)}. Sizes, algorithm and NCCL's release are the same."))
+    begin = before * 15 - 15
+    yield Case(alert, "five percent less, found within five scrapes, and back", "15s", drop_job(dropped),
+               [(f"{begin}s", alert, []), (f"{begin + 75}s", alert, [told]), (f"{begin + 300}s", alert, [])])
+    yield Case(alert, "two percent are within what is told", "15s",
+               drop_job([(before, 0.001, 1e8), (20, 0.00102, 1e8)]), [(f"{begin + 200}s", alert, [])])
+    yield Case(alert, "messages are smaller from the same moment on", "15s",
+               drop_job([(before, 0.001, 1e8), (20, 0.00100, 9.5e7)]), [(f"{begin + s}s", alert, []) for s in (30, 75, 200)])
+    switched = [("Ring", lambda v: v.split(" ")[0] + " stale"), ("Tree", lambda v: f"_x{before} " + " ".join(v.split(" ")[1:]))]
+    yield Case(alert, "another algorithm from the same moment on", "15s",
+               drop_job([(before, 0.001, 1e8), (40, slow, 1e8)], algorithm=switched),
+               [(f"{begin + s}s", alert, []) for s in (15, 45, 75, 300, 590)])
+    yield Case(alert, "another release of NCCL from the same moment on", "15s",
+               release(transfer_job([(before, 0.001, 1e8), (20, slow, 1e8)]).series, ("2.28.9", gauge((before, 1)) + " stale"),
+                       ("2.29.1", gauge((before, None), (20, 1)))), [(f"{begin + s}s", alert, []) for s in (30, 75, 280)])
+    yield Case(alert, "its noise is not known yet", "15s", drop_job([(120, 0.001, 1e8), (20, slow, 1e8)]), [("34m", alert, [])])
+    yield Case(alert, "telemetry is blind", "15s",
+               drop_job([(before, 0.001, 1e8), (20, slow, 1e8)], coverage=gauge((before - 20, 1), (40, 0.9))),
+               [(f"{begin + 100}s", alert, [])])
+    yield Case(alert, "no data", "15s", {'up{instance="n0:9400", job="ncclscope"}': "1x40"}, [("8m", alert, [])])
 
     alert = "NcclscopeTransferBelowFleet"
     shape = {"collective": "AllReduce", "size": "<=256MiB", "algorithm": "Ring", "dimension": "dp", "nranks": 4, "nnodes": 2}
@@ -656,9 +711,18 @@ def telemetry_cases():
     yield Case(alert, "no data", "1m", {'up{instance="n0:9400", job="ncclscope"}': "1x20"}, [("15m", alert, [])])
 
 
+def absent_cases():
+    """Nothing but targets that are up: agents that know of no job."""
+    up = {f'up{{instance="n{n}:9400", job="ncclscope"}}': "1x40" for n in range(2)}
+    for alert in ("NcclscopeWaitingForRank", "NcclscopeJobOutsideNccl", "NcclscopeLateNode", "NcclscopeLateGroup",
+                  "NcclscopeImbalance", "NcclscopeSlowAcrossJobs", "NcclscopeTransferBelowOwnBaseline",
+                  "NcclscopeTransferBelowFleet"):
+        yield Case(alert, "no data", "1m", up, [("35m", alert, [])])
+
+
 def collect():
     grouped = collections.defaultdict(list)
-    for source in (late_cases, hang_cases, group_cases, bandwidth_cases, telemetry_cases):
+    for source in (late_cases, hang_cases, group_cases, bandwidth_cases, telemetry_cases, absent_cases):
         for case in source():
             grouped[case.subject].append(case)
     return grouped

@@ -14,7 +14,7 @@ import sys
 import cases
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-GROUPS = ["ncclscope.progress", "ncclscope.window", "ncclscope.baseline", "ncclscope.hang", "ncclscope.late",
+GROUPS = ["ncclscope.progress", "ncclscope.window", "ncclscope.recent", "ncclscope.baseline", "ncclscope.drop", "ncclscope.hang", "ncclscope.late",
           "ncclscope.bandwidth", "ncclscope.telemetry"]
 
 
