@@ -395,7 +395,73 @@ def signals(build, folder):
         require((operations["Send"] > 0) == layout.startswith("megatron"), f"{operations}: only pipelines send")
 
 
-SCENARIOS = (exact, budget, absent_at_start, stopped_agent, killed_agent, restarted_agent, flood, crashed_rank, signals)
+def detail_levels(samples):
+    """{(asked, in force)} over all processes, and how many there are."""
+    rows = samples.get("ncclscope_plugin_detail_info", [])
+    return {(labels["asked"], labels["in_force"]) for labels, _ in rows}, len(rows)
+
+
+def refuse_a_stranger(build, folder, agent):
+    """Who is neither the job's owner nor an administrator is told what everybody hears of a job that does not exist."""
+    if os.geteuid() != 0:
+        print("not root: cannot ask as another user")
+        return
+    # The build may lie where others cannot look.
+    command_line = shutil.copy(build.command_line, folder / "ncclscope")
+    os.chmod(command_line, 0o755)
+    os.chmod(folder, 0o755)
+    answers = {}
+    for job in (JOB, "no-such-job"):
+        result = subprocess.run([command_line, "detail", "--agent", agent.api, "--job", job, "--level", "full", "--for", "1m"],
+                                user=54321, group=54321, extra_groups=[], capture_output=True, text=True, timeout=30, check=False)
+        require(result.returncode == 1, f"a stranger asked for detail of {job}: {result.returncode} {result.stdout}{result.stderr}")
+        answers[job] = (result.stdout + result.stderr).replace(job, "JOB")
+    require(len(set(answers.values())) == 1, f"a stranger learns which jobs there are: {answers}")
+
+
+def detail(build, folder):
+    """`ncclscope detail` on a running job: takes effect, shows in tail, ends by itself; not for strangers."""
+    ranks, low_seconds = 2, 5
+    with node_agents(build, folder, 1) as agents:
+        agent = agents[0]
+        # The governor shall not take part: emulated ranks do little else than call the plugin.
+        job = Job(build, 1, ranks, "ddp", 1_000_000, PLUGIN, [agent.socket], compute_ms=5, env="NCCLSCOPE_OVERHEAD_BUDGET=1")
+
+        def wait_for_level(level, timed):
+            def reached():
+                samples = agent.scrape()
+                shares = [share for _, share in samples.get("ncclscope_plugin_gpu_timing_ratio", [])]
+                return detail_levels(samples) == ({(level, level)}, ranks) and shares == [timed] * ranks
+            wait_until(f"detail {level} in force, GPU times of {timed} of the collectives", reached, 60)
+
+        def ask(*arguments):
+            result = subprocess.run([build.command_line, "detail", "--agent", agent.api, "--job", JOB, "--json", *arguments],
+                                    capture_output=True, text=True, timeout=30, check=False)
+            require(result.returncode == 0, f"detail {arguments} ended with {result.returncode}: {result.stderr}")
+            told = [json.loads(line)["processes"] for line in result.stdout.splitlines()]
+            require(told == [ranks], f"detail {arguments}: {told} processes were told")
+
+        def channels_in_tail():
+            result = subprocess.run([build.command_line, "tail", "--agent", agent.api, "--job", JOB, "--once", "--json"],
+                                    capture_output=True, text=True, timeout=60, check=False)
+            require(result.returncode == 0, f"tail ended with {result.returncode}: {result.stderr}")
+            return sum("channel" in json.loads(line) for line in result.stdout.splitlines())
+        try:
+            wait_for_level("normal", 1)
+            refuse_a_stranger(build, folder, agent)
+            require(channels_in_tail() == 0, "times of channels before anybody asked for them")
+            ask("--level", "full", "--for", "10m")
+            wait_for_level("full", 1)
+            print(f"{wait_until('times of channels in tail', channels_in_tail)} records of channels in tail")
+            ask("--level", "low", "--for", f"{low_seconds}s")
+            wait_for_level("low", 1 / 16)
+            wait_for_level("normal", 1)
+        finally:
+            job.stop()
+
+
+SCENARIOS = (exact, budget, absent_at_start, stopped_agent, killed_agent, restarted_agent, flood, crashed_rank, signals,
+             detail)
 
 if __name__ == "__main__":
     sys.exit(run_scenarios(__doc__, SCENARIOS))
