@@ -40,6 +40,12 @@ BARS = [
         r"SixteenChannelAllReduce/.*", "cpu_ns", "us", at_most=1.2, scale=1e-3),
     Bar("plugin_allreduce16_cold", "the same with cold caches", r"SixteenChannelAllReduceColdCaches/.*", "p50_ns", "us",
         scale=1e-3),
+    Bar("plugin_own_time", "what the plugin estimates that its calls for an AllReduce of 16 channels take, divided by what they "
+        "take", r"OwnTimeEstimate/.*", "estimated_by_true", ""),
+    Bar("plugin_own_time_error", "the factor by which that estimate is off, either way", r"OwnTimeEstimate/.*", "off_by_factor",
+        "", at_most=2),
+    Bar("plugin_governor", "time over the overhead budget after a tenfold burst, on the governor's clock",
+        r"GovernorBurst/.*", "worst_seconds", "s", at_most=2),
     Bar("plugin_memory", "rings, slabs and tables of a rank with 64 communicators",
         r"Memory/.*", "bytes_per_rank", "KiB", at_most=1024, scale=1 / 1024),
     Bar("wire_record", "an operation record, header included", r"WireBytes/.*", "record_bytes", "bytes", at_most=64),

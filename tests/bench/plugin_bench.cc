@@ -20,6 +20,7 @@
 #include "plugin/tables.h"
 #include "tests/support/plugin_driver.h"
 #include "tests/support/stub_agent.h"
+#include "tests/unit/plugin/governor_rig.h"
 
 extern "C" int ncclGetVersion(int* version) {
   *version = 22809;
@@ -35,6 +36,7 @@ class AgentProcess {
   struct Shared {
     std::atomic<bool> ready, stop;
     std::atomic<std::uint64_t> operations, bytes, lost;
+    std::atomic<std::uint64_t> seen, callback_ns;  // of the newest books, seen written last
   };
   AgentProcess() {
     std::string pattern =
@@ -60,6 +62,10 @@ class AgentProcess {
           shared_->operations.store(agent.operation_count());
           shared_->bytes.store(agent.bytes());
           shared_->lost.store(agent.lost());
+          for (const auto& [session, books] : agent.books()) {
+            shared_->callback_ns.store(books.callback_ns);
+            shared_->seen.store(books.seen);
+          }
           usleep(500);
         }
       }
@@ -77,6 +83,12 @@ class AgentProcess {
 
   std::uint64_t operations() const { return shared_->operations.load(); }
   std::uint64_t bytes() const { return shared_->bytes.load(); }
+  /// What the plugin estimates of its own time, once its books tell of `n` operations; -1 = never.
+  double callback_ns(std::uint64_t n) const {
+    const std::uint64_t deadline = gpu_now_ns() + 20'000'000'000;
+    while (shared_->seen.load() != n && gpu_now_ns() < deadline) usleep(1000);
+    return shared_->seen.load() == n ? static_cast<double>(shared_->callback_ns.load()) : -1;
+  }
   /// Spins: a core that sleeps between measurements comes back slow and with cold caches.
   bool wait_for(std::uint64_t n) const {
     const std::uint64_t deadline = gpu_now_ns() + 20'000'000'000;
@@ -284,6 +296,57 @@ void SixteenChannelAllReduce(benchmark::State& state) {
   state.counters["cpu_p99_ns"] = percentile(samples, 0.99) - percentile(empty, 0.5);
 }
 BENCHMARK(SixteenChannelAllReduce)->Iterations(1)->Unit(benchmark::kMillisecond);
+
+/// What the plugin believes its calls take, beside what they take: CPU time of the calling thread
+/// over the same calls, less the driver's own.
+void OwnTimeEstimate(benchmark::State& state) {
+  World& w = World::get();
+  constexpr unsigned kBatch = 256, kBatches = 800;
+  std::vector<DrivenCommunicator> nothing;
+  for (std::uint64_t i = 0; i < 4; ++i) nothing.emplace_back(empty_table(), i, 8, 0);
+  const auto batch_ns = [&w](const std::vector<DrivenCommunicator>& communicators) {
+    const std::uint64_t begin_ns = thread_cpu_ns();
+    for (unsigned i = 0; i < kBatch; ++i) {
+      w.gpu += 10'000;
+      communicators[i % 4].all_reduce(1'000'000, 16, w.gpu, w.gpu + 5'000, w.seq++);
+    }
+    return static_cast<double>(thread_cpu_ns() - begin_ns);
+  };
+  double true_ns = 0;
+  const double before_ns = w.agent->callback_ns(w.driven);
+  for (auto _ : state) {
+    for (unsigned b = 0; b < kBatches; ++b) {
+      true_ns += batch_ns(w.communicators) - batch_ns(nothing);
+      w.driven += kBatch;
+      if (b % 16 == 15 && !w.settle(state)) return;
+    }
+  }
+  const double after_ns = w.agent->callback_ns(w.driven);
+  if (before_ns < 0 || after_ns < 0) return state.SkipWithError("the books do not tell of all");
+  const double estimated_ns = after_ns - before_ns;
+  constexpr double kOperations = kBatch * kBatches;
+  state.counters["true_ns"] = true_ns / kOperations;
+  state.counters["estimated_ns"] = estimated_ns / kOperations;
+  state.counters["estimated_by_true"] = estimated_ns / true_ns;
+  state.counters["off_by_factor"] = std::max(estimated_ns / true_ns, true_ns / estimated_ns);
+}
+BENCHMARK(OwnTimeEstimate)->Iterations(1)->Unit(benchmark::kMillisecond);
+
+/// The time over the budget after a tenfold burst, the longest of several loads before it, on the
+/// clock that the governor is told.
+void GovernorBurst(benchmark::State& state) {
+  double worst_seconds = 0;
+  for (auto _ : state) {
+    for (int percent = 20; percent <= 100; percent += 5) {
+      plugin::GovernorRig rig;
+      rig.load_at_budget_share(percent / 100.0);
+      rig.run(60);
+      worst_seconds = std::max(worst_seconds, rig.seconds_to_recover(10.0));
+    }
+  }
+  state.counters["worst_seconds"] = worst_seconds;
+}
+BENCHMARK(GovernorBurst)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 void SixteenChannelAllReduceColdCaches(benchmark::State& state) {
   World& w = World::get();
