@@ -5,7 +5,9 @@
 // and this program itself for calls that `ncclscope` does not make.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -239,12 +241,22 @@ TEST_F(SocketAccess, OneUserCannotKeepTheOthersOut) {
   ::pclose(holder);
 }
 
+/// A host can have none, or the kernel be told not to.
+bool ipv6_is_there() {
+  const ScopedFd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 loopback{};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = IN6ADDR_LOOPBACK_INIT;
+  return socket.valid() &&
+         ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback) == 0;
+}
+
 // ---- over TCP -----------------------------------------------------------------------------------
 
 class NetworkAccess : public Access {
  protected:
   NetworkAccess() : authority_(directory_, "ca") {
-    authority_.sign("server", "agent", "DNS:localhost,IP:127.0.0.1");
+    authority_.sign("server", "agent", "DNS:localhost,IP:127.0.0.1,IP:::1");
     options_.address = "127.0.0.1";
     options_.tls = {path("server.crt"), path("server.key"), path("ca.crt")};
     options_.access_file = path("access.toml");
@@ -279,7 +291,9 @@ class NetworkAccess : public Access {
     write("wrong.token", "secret-of-nobody\n");
   }
   [[nodiscard]] std::string address() const {
-    return "127.0.0.1:" + std::to_string(server_->port());
+    const bool v6 = options_.address.find(':') != std::string::npos;
+    return (v6 ? "[" + options_.address + "]" : options_.address) + ":" +
+           std::to_string(server_->port());
   }
   /// `credentials` are options of the program.
   [[nodiscard]] Outcome books(const std::string& credentials) const {
@@ -345,6 +359,19 @@ TEST_F(NetworkAccess, TokensHaveTheirRole) {
   const Outcome wrong = books(token("wrong"));
   EXPECT_EQ(wrong.status, 3);
   EXPECT_NE(wrong.out.find("this token is not known here"), std::string::npos) << wrong.out;
+}
+
+TEST_F(NetworkAccess, ListensOnIpv6) {
+  if (!ipv6_is_there()) GTEST_SKIP() << "this machine has no IPv6: ::1 cannot be bound";
+  server_.reset();
+  options_.address = "::1";
+  start();
+  ASSERT_NE(server_, nullptr);
+  EXPECT_EQ(jobs(books(token("viewer"))), "4711 ml-team/bert");
+  EXPECT_EQ(jobs(books(token("anna"))), "4711");
+  EXPECT_EQ(books(token("wrong")).status, 3);
+  EXPECT_TRUE(set_detail("operator").ok());
+  EXPECT_EQ(set_detail("viewer").error_code(), grpc::StatusCode::PERMISSION_DENIED);
 }
 
 TEST_F(NetworkAccess, RolesBoundWhatCallsMayDo) {
