@@ -20,6 +20,8 @@
 namespace ncclscope::agent {
 namespace {
 
+constexpr std::uint64_t kClockStepNs = 100'000'000;      // less is no step
+constexpr std::uint64_t kClockFollowNs = 1'000'000'000;  // a peer is followed once in so long
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
 /// A count that a process tells of itself; none where it is no number below 10,000.
@@ -733,6 +735,21 @@ void Aggregator::books(SessionState& session, const wire::Books& books) {
   process.books = books;
   process.books_at_ns = now_ns_;
   process.books_came = true;
+  follow_clock(session, books.realtime_offset_ns);
+}
+
+void Aggregator::follow_clock(SessionState& session, std::int64_t offset_ns) {
+  SinkProcess& process = *session.process;
+  std::int64_t& known_ns = session.claims.hello.realtime_offset_ns;
+  // Unsigned: both come from peers.
+  const std::uint64_t apart =
+      static_cast<std::uint64_t>(offset_ns) - static_cast<std::uint64_t>(known_ns);
+  const bool near = apart + kClockStepNs <= 2 * kClockStepNs;
+  if (near || offset_ns == 0 || now_ns_ - process.clock_followed_ns < kClockFollowNs) return;
+  process.clock_followed_ns = now_ns_;
+  known_ns = offset_ns;
+  process.slots.for_each([&](CommRank& rank) { renew_source(session, rank); });
+  retire(process.source);
 }
 
 void Aggregator::settle_indexes(const SessionState& session) {

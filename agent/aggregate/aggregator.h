@@ -162,6 +162,9 @@ class Aggregator final : public RecordSink {
                 std::string_view pci_bus_id);
   void take_steps(SinkProcess& process);
   void infer_dimensions(Job& job);
+  /// The time of day can be set while a process runs: records that come from now on are shown in
+  /// that of its newest books.
+  void follow_clock(SessionState& session, std::int64_t offset_ns);
   void renew_source(SessionState& session, CommRank& rank);
   void retire(OperationTail::SourceId& source);
   /// Counts what is missing of operations that the session knows to be over.

@@ -248,7 +248,8 @@ struct Snapshot {
   std::string node;
   std::string agent_version;
   std::uint64_t agent_instance = 0;
-  std::int64_t realtime_ns = 0;  // when it was built, since the epoch
+  std::int64_t realtime_ns = 0;    // when it was built, since the epoch
+  std::uint64_t monotonic_ns = 0;  // likewise, for time that has passed: the other one can be set
   std::uint64_t generation = 0;
   std::vector<JobSnapshot> jobs;  // by job_id
   AgentStats agent;

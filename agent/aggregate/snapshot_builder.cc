@@ -222,6 +222,7 @@ SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quota
   snapshot->agent_version = options_.agent_version;
   snapshot->agent_instance = options_.agent_instance;
   snapshot->realtime_ns = clock_.realtime_ns();
+  snapshot->monotonic_ns = now;
   snapshot->generation = ++generation_;
   snapshot->jobs.reserve(jobs_.size());
   now_ns_ = now;

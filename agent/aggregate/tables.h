@@ -154,6 +154,7 @@ class SinkProcess {
   bool books_seen = false;
   wire::Books books{};
   std::uint64_t books_at_ns = 0;
+  std::uint64_t clock_followed_ns = 0;                   // when its time of day was last taken over
   bool books_came = false;                               // in the frame being handled
   bool gone = false;                                     // its ranks have been marked as ended
   OperationTail::SourceId source = CommRank::kNoSource;  // for work done for other processes

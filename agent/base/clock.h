@@ -34,11 +34,13 @@ class FakeClock final : public Clock {
     return static_cast<std::int64_t>(now_.load()) + offset_;
   }
   void advance_ns(std::uint64_t ns) { now_ += ns; }
+  /// The time of day is set: no time passes.
+  void step_realtime_ns(std::int64_t ns) { offset_ += ns; }
   void advance_ms(std::uint64_t ms) { now_ += ms * 1'000'000; }
 
  private:
   std::atomic<std::uint64_t> now_;
-  std::int64_t offset_;
+  std::atomic<std::int64_t> offset_;
 };
 
 }  // namespace ncclscope::agent

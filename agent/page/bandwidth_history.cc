@@ -27,10 +27,10 @@ float median(std::vector<float> values) {
 
 void BandwidthHistory::observe(const Snapshot& snapshot) {
   const std::lock_guard lock(mutex_);
-  const std::int64_t passed_ns = snapshot.realtime_ns - end_ns_;
-  // A clock that was set back begins a new interval too.
-  if (passed_ns >= 0 && passed_ns < kIntervalNs) return;
-  const bool first = end_ns_ == 0 || passed_ns < 0;
+  const auto passed_ns = static_cast<std::int64_t>(snapshot.monotonic_ns - observed_ns_);
+  const bool first = observations_ == 0;
+  if (!first && passed_ns < kIntervalNs) return;
+  observed_ns_ = snapshot.monotonic_ns;
   end_ns_ = snapshot.realtime_ns;
   ++observations_;
   left_out_ = 0;

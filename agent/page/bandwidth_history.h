@@ -97,6 +97,7 @@ class BandwidthHistory {
   mutable std::mutex mutex_;
   std::map<Key, Row> rows_;
   std::int64_t end_ns_ = 0;
+  std::uint64_t observed_ns_ = 0;  // CLOCK_MONOTONIC
   std::uint64_t observations_ = 0;
   std::size_t left_out_ = 0;
 };

@@ -136,6 +136,7 @@ void BM_NodePageData(benchmark::State& state) {
   BandwidthHistory history;
   for (std::size_t i = 0; i < BandwidthHistory::kSamples; ++i) {
     snapshot.realtime_ns += BandwidthHistory::kIntervalNs;
+    snapshot.monotonic_ns += BandwidthHistory::kIntervalNs;
     for (JobSnapshot& job : snapshot.jobs)
       for (CommunicatorSnapshot& communicator : job.communicators)
         for (OperationSumsRow& row : communicator.sums) {

@@ -779,5 +779,71 @@ TEST(Aggregator, CountsQueueTimeOnceTheClocksAreMatched) {
   EXPECT_NEAR(s->jobs[0].communicators[0].ranks[0].queue_seconds, 0.030, 0.001);
 }
 
+// Somebody sets the host's time of day: what lasts is measured on a clock that nobody sets.
+TEST(TimeOfDay, CanBeSetWithoutChangingWhatLasts) {
+  Rig rig;
+  const std::int64_t offset_ns =
+      rig.clock.realtime_ns() - static_cast<std::int64_t>(rig.clock.monotonic_ns());
+  wire::Hello hello = testing::make_hello(1);
+  hello.realtime_offset_ns = offset_ns;
+  hello.start_time_ns = rig.clock.monotonic_ns() - 60'000'000'000;
+  const auto wire = rig.connect();
+  wire->feed(PacketBuilder().hello(hello, {{wire::StringKey::kSlurmJobId, "7"}}).finish());
+  wire->feed(PacketBuilder().init(make_init(0, 0xAB, 0, 2)).finish());
+  const std::uint64_t called_ns = rig.clock.monotonic_ns();
+  std::int64_t stepped_ns = 0;
+  std::uint64_t index = 0;
+  const auto pass_a_second = [&] {
+    rig.clock.advance_ms(1'000);
+    const std::uint64_t now_ns = rig.clock.monotonic_ns();
+    OperationSpec spec;
+    spec.api_ns = now_ns - 500'000'000;
+    spec.gpu_start_ns = spec.api_ns + 20'000;
+    wire::Books books{};
+    books.time_ns = now_ns;
+    books.realtime_offset_ns = offset_ns + stepped_ns;
+    PacketBuilder packet;
+    packet.add(books, wire::RecordType::kBooks);
+    packet.operation(spec).progress(0, now_ns, 5, called_ns);
+    wire->feed(packet.finish(++index, now_ns));
+    rig.tick();
+    return rig.snapshot();
+  };
+  std::uint64_t before_ns = rig.snapshot()->monotonic_ns;
+  double duration_seconds = 0;
+  double age_seconds = 0;
+  for (const std::int64_t step_ns :
+       {std::int64_t{0}, std::int64_t{-3'600'000'000'000}, std::int64_t{86'400'000'000'000}}) {
+    rig.clock.step_realtime_ns(step_ns);
+    stepped_ns += step_ns;
+    const SnapshotPtr now = pass_a_second();
+    EXPECT_EQ(now->monotonic_ns - before_ns, 1'000'000'000u);
+    before_ns = now->monotonic_ns;
+    EXPECT_EQ(now->realtime_ns, rig.clock.realtime_ns());
+    ASSERT_EQ(now->jobs.size(), 1u);
+    const JobSnapshot& job = now->jobs[0];
+    ASSERT_EQ(job.processes.size(), 1u);
+    EXPECT_EQ(job.processes[0].start_time_ns, hello.start_time_ns);
+    EXPECT_EQ(job.processes[0].books_age_seconds, 0);
+    ASSERT_EQ(job.communicators.size(), 1u);
+    const RankSnapshot& rank = job.communicators[0].ranks.at(0);
+    EXPECT_DOUBLE_EQ(rank.inflight_seconds, age_seconds += 1);
+    EXPECT_EQ(rank.sample_age_seconds, 0);
+    EXPECT_EQ(rank.state, RankState::kRunning);
+    ASSERT_EQ(job.durations.size(), 1u);
+    if (duration_seconds == 0) duration_seconds = job.durations[0].sum_seconds;
+    EXPECT_DOUBLE_EQ(job.durations[0].sum_seconds, duration_seconds * static_cast<double>(index));
+  }
+  EXPECT_GT(duration_seconds, 0);
+
+  // A record shows the time of day that was right when it came.
+  std::vector<TailRecord> records;
+  rig.tail.read(0, 100, records);
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].source->realtime_offset_ns, offset_ns);
+  EXPECT_EQ(records[1].source->realtime_offset_ns, offset_ns - 3'600'000'000'000);
+  EXPECT_EQ(records[2].source->realtime_offset_ns, offset_ns + 82'800'000'000'000);
+}
+
 }  // namespace
 }  // namespace ncclscope::agent

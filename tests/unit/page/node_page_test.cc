@@ -44,6 +44,7 @@ class Page : public ::testing::Test {
 Snapshot later(const Snapshot& before) {
   Snapshot after = before;
   after.realtime_ns += BandwidthHistory::kIntervalNs;
+  after.monotonic_ns += BandwidthHistory::kIntervalNs;
   for (JobSnapshot& job : after.jobs) {
     for (CommunicatorSnapshot& communicator : job.communicators) {
       for (OperationSumsRow& row : communicator.sums) {
