@@ -41,10 +41,6 @@ inline constexpr double kOperationsTolerance = 0.01;
 inline constexpr double kCoverage = 0.99;
 /// least seconds by which a late GPU works longer than its peers, per second
 inline constexpr double kLateSeconds = 0.01;
-/// a late GPU takes at least this multiple of the median absolute deviation over the job's GPUs
-inline constexpr double kLateDeviations = 3;
-/// a late GPU makes others wait at least this many times as long as it waits itself
-inline constexpr double kCausedPerWait = 5;
 /// a GPU is compared with this quantile of its peers' time in communication
 inline constexpr double kPeerQuantile = 0.6;
 /// this quantile of GPUs' distances from the median of their node is a job's noise

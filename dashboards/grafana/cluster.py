@@ -28,7 +28,7 @@ def make(w):
         steps=((None, GOOD), (1, CRITICAL))))
     made = made.with_panel(number(
         "Late GPUs", "GPUs that the others of their job wait for, in three windows running.", "none",
-        f"count(gpu:ncclscope_caused_seconds:culprit{{{HERE}}}) or vector(0)", steps=((None, GOOD), (1, WARNING))))
+        f"count(gpu:ncclscope_lag_seconds:culprit{{{HERE}}}) or vector(0)", steps=((None, GOOD), (1, WARNING))))
     made = made.with_panel(number(
         "GPU time lost to waiting", "Share of all GPUs' time that is spent waiting in collectives for somebody late. "
         "Some of it may be hidden behind computing.", "percentunit",
@@ -97,7 +97,7 @@ def make(w):
         steps=((None, NOTICE), (0.05, WARNING), (0.2, CRITICAL))))
     made = made.with_panel(bars(
         "GPUs late in several jobs", "In how many jobs a GPU was the late one lately. Two or more point at the hardware or the node.", "none",
-        [(f"topk(10, gpu:ncclscope_caused_seconds:jobs{{{HERE}}})", "GPU {{gpu}} of {{node}}")],
+        [(f"topk(10, gpu:ncclscope_lag_seconds:jobs{{{HERE}}})", "GPU {{gpu}} of {{node}}")],
         links=[to_dashboard("Open the node", "ncclscope-node", cluster="${__field.labels.cluster}", node="${__field.labels.node}"),
                to_runbook("Runbook", "NcclscopeSlowAcrossJobs")], steps=((None, NEUTRAL), (2, WARNING))))
     return made

@@ -38,7 +38,7 @@ def make(w):
         links=[to_runbook("Runbook: hang", "NcclscopeHang")]))
     made = made.with_panel(number(
         "Late GPUs", "GPUs that the others wait for, in three windows running.", "none",
-        f"count(gpu:ncclscope_caused_seconds:culprit{{{JOB}}}) or vector(0)", steps=((None, GOOD), (1, WARNING)),
+        f"count(gpu:ncclscope_lag_seconds:culprit{{{JOB}}}) or vector(0)", steps=((None, GOOD), (1, WARNING)),
         links=[to_runbook("Runbook: late GPU", "NcclscopeLateGpu")]))
     made = made.with_panel(number(
         "Transfer of its past", """Transfer bandwidth divided by the median of the same job before, the lowest of its collectives and
@@ -145,7 +145,7 @@ def make(w):
         "Caused against the verdict's threshold", """The GPU that costs others most, and from where on the job's rules call it late: 1 % of
         time, or three median absolute deviations over the job's GPUs.""", "percentunit",
         [(f"max(gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}})", "worst GPU"),
-         (f"job:ncclscope_caused_seconds:threshold{w}{{{JOB}}}", "threshold")], width=8, low=0))
+         (f"job:ncclscope_lag_seconds:threshold{w}{{{JOB}}}", "threshold")], width=8, low=0))
 
     made = made.with_row(row("Hangs"))
     made = made.with_panel(listing(

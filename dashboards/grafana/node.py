@@ -27,11 +27,11 @@ def make(w):
         "Jobs here", "Jobs with a rank on this node.", "none", f"count(count by (job_id) (ncclscope_rank_info{{{NODE}}}))"))
     made = made.with_panel(number(
         "Late GPUs here", "GPUs of this node that the others of their job wait for, in three windows running.", "none",
-        f"count(gpu:ncclscope_caused_seconds:culprit{{{NODE}}}) or vector(0)", steps=((None, GOOD), (1, WARNING)),
+        f"count(gpu:ncclscope_lag_seconds:culprit{{{NODE}}}) or vector(0)", steps=((None, GOOD), (1, WARNING)),
         links=[to_runbook("Runbook: late node", "NcclscopeLateNode")]))
     made = made.with_panel(number(
         "Jobs in which it was late", "Jobs in which a GPU of this node was the late one lately, the GPU with most.", "none",
-        f"max(gpu:ncclscope_caused_seconds:jobs{{{NODE}}}) or vector(0)", steps=((None, GOOD), (1, NOTICE), (2, WARNING)),
+        f"max(gpu:ncclscope_lag_seconds:jobs{{{NODE}}}) or vector(0)", steps=((None, GOOD), (1, NOTICE), (2, WARNING)),
         links=[to_runbook("Runbook: slow across jobs", "NcclscopeSlowAcrossJobs")]))
     made = made.with_panel(number(
         "Costs others, worst GPU", "Seconds per second that each of the others waits for the worst GPU of this node.", "percentunit",
@@ -63,7 +63,7 @@ def make(w):
         links=[series_to_job]))
     made = made.with_panel(bars(
         "Jobs in which a GPU was late", "Lately, by GPU. Two or more point at the hardware or the node's set-up.", "none",
-        [(f"gpu:ncclscope_caused_seconds:jobs{{{GPU}}}", "GPU {{gpu}}")], steps=((None, NEUTRAL), (2, WARNING)),
+        [(f"gpu:ncclscope_lag_seconds:jobs{{{GPU}}}", "GPU {{gpu}}")], steps=((None, NEUTRAL), (2, WARNING)),
         links=[to_runbook("Runbook: slow across jobs", "NcclscopeSlowAcrossJobs")]))
 
     made = made.with_row(row("Network"))

@@ -39,7 +39,7 @@ def lookup(expression, *labels, then=". | first | value | toTime"):
 def members(*labels):
     selector = ",".join(f"{label}=%q" for label in labels)
     arguments = "".join(f" $labels.{label}" for label in labels)
-    return (f'{{{{ range printf "gpu:ncclscope_caused_seconds:culprit{{{selector}}}"{arguments} | query | sortByLabel "gpu" | sortByLabel "node" }}}}'
+    return (f'{{{{ range printf "gpu:ncclscope_lag_seconds:culprit{{{selector}}}"{arguments} | query | sortByLabel "gpu" | sortByLabel "node" }}}}'
             "GPU {{ .Labels.gpu }} of {{ .Labels.node }}; {{ end }}")
 
 
@@ -57,7 +57,7 @@ THIS_QUEUE = f"({QUEUE} {THIS})"
 QUEUE_EXCESS = (
     f"(scalar({THIS_QUEUE}) - scalar(quantile(0.5, {QUEUE}))) * "
     f"scalar(sum(rate(ncclscope_communicator_operations_total{{{JOB},stage='enqueued'}}[@window@]) {THIS}))")
-CAUSED = f"gpu:ncclscope_caused_seconds:rate@window@{{{JOB},node=%[3]q,gpu=%[4]q}} * @queue_share@"
+LAG = f"gpu:ncclscope_lag_seconds:rate@window@{{{JOB},node=%[3]q,gpu=%[4]q}} * @queue_share@"
 # Pieces of annotations that several alerts share.
 TEXTS = {
     "since_age": '{{ with printf "floor(vector(time() - %f))" $value | query }}{{ . | first | value | toTime }}{{ end }}',
@@ -72,8 +72,8 @@ TEXTS = {
              'in which it is rank {{ .Labels.rank }}){{ end'),
     # Asked for only while the alert fires: over all ranks it would cost too much to be recorded.
     "queue_is_unknown": f'not (printf "{THIS_QUEUE}" {GPU_ARGUMENTS} | query)',
-    "queue_is_short": f'printf "{CAUSED} < -1 * {QUEUE_EXCESS}" {GPU_ARGUMENTS} | query',
-    "queue_is_long": f'printf "{CAUSED} < {QUEUE_EXCESS}" {GPU_ARGUMENTS} | query',
+    "queue_is_short": f'printf "{LAG} < -1 * {QUEUE_EXCESS}" {GPU_ARGUMENTS} | query',
+    "queue_is_long": f'printf "{LAG} < {QUEUE_EXCESS}" {GPU_ARGUMENTS} | query',
     "receives_slowly": 'printf "gpu:ncclscope_network_seconds_per_byte:outlier@window@'
                        "{cluster=%q,job_id=%q,node=%q,gpu=%q,direction='receive'}\" "
                        "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",

@@ -17,3 +17,11 @@ if(NCCLSCOPE_BUILD_TESTS)
     COMMAND diagnosis_bench --faulty 150 --healthy 150 --hangs 100 --most-ranks 128)
   set_tests_properties(diagnosis_sample PROPERTIES LABELS bench TIMEOUT 300)
 endif()
+
+# The shipped rules in Prometheus' own engine say the same.
+if(NCCLSCOPE_BUILD_TESTS)
+  add_test(NAME diagnosis_rules_agree
+    COMMAND /usr/bin/python3 ${CMAKE_CURRENT_SOURCE_DIR}/bench/diagnosis/rules_agree.py
+      $<TARGET_FILE:diagnosis_bench>)
+  set_tests_properties(diagnosis_rules_agree PROPERTIES LABELS bench TIMEOUT 300)
+endif()

@@ -201,9 +201,9 @@ def history(folder, world, now):
     for rank in range(world):
         for second in range(now - 6 * 3600, now - 600, step):
             if rank == 0:
-                lines.append(f'job:ncclscope_caused_seconds:unaccused5m{{cluster="c1",job_id="4711"}} {world} {second}')
+                lines.append(f'job:ncclscope_lag_seconds:unaccused5m{{cluster="c1",job_id="4711"}} {world} {second}')
             if second % 300 < step:
-                lines.append(f'gpu:ncclscope_caused_seconds:unaccused5m{{cluster="c1",job_id="4711",node="n{rank // GPUS}",'
+                lines.append(f'gpu:ncclscope_lag_seconds:unaccused5m{{cluster="c1",job_id="4711",node="n{rank // GPUS}",'
                              f'gpu="{rank % GPUS}"}} 0.001 {second}')
     for collective in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll"):
         for metric in ("transfer_bus_bytes_per_second", "bus_bytes_per_operation"):
@@ -328,7 +328,7 @@ def main() -> int:
                                                    response.read().decode(), re.MULTILINE))
         accused = query(address, 'ALERTS{alertname="NcclscopeHang"}')
         scraped = query(address, 'count({__name__=~"ncclscope_.+"})')
-        late = query(address, "gpu:ncclscope_caused_seconds:late5m")
+        late = query(address, "gpu:ncclscope_lag_seconds:late5m")
         if failures:
             raise RuntimeError(f"rules failed: {sorted(failures)}")
         if not accused or not late:

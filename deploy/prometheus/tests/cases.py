@@ -64,8 +64,8 @@ def late_gpu(since, reason="host", value="60ms", rank=1, gpu=1, node="n0", job_i
     return ({"cluster": CLUSTER, "job_id": job_id, "node": node, "gpu": gpu, "global_rank": rank, "severity": "warning"},
             notes("NcclscopeLateGpu", f"GPU {gpu} of node {node} is late and slows job {job_id} down",
                   f"Job {job_id}: rank {rank} (GPU {gpu} of node {node}) comes late to collectives since {since} or longer, in "
-                  f"three windows of 5m running. Each of the others waits {value} per second for it (AllReduce of communicator "
-                  f"aa, dp_group, in which it is rank {rank}). Reason: {why}"))
+                  f"three windows of 5m running. It works {value} per second longer than its peers, and the others wait for it "
+                  f"(AllReduce of communicator aa, dp_group, in which it is rank {rank}). Reason: {why}"))
 
 
 def late_cases():
@@ -91,13 +91,11 @@ def late_cases():
                [("35m", alert, [])])
     yield Case(alert, "no data at all", "1m", {'up{instance="n0:9400", job="ncclscope"}': "1x40"}, [("35m", alert, [])])
 
-    # A GPU that waits much itself is a victim in another communicator, however much it causes.
+    # A GPU whose input comes late waits as long as the others do: it is a victim, however much it causes.
     victim = late_job(40, [(40, 0.006)])
-    victim.communicator("bb", 2, ["n0"], name="tp_group")
-    for rank, mean in ((0, 0.001), (1, 0.004)):
-        victim.rank("bb", rank, "n0", rank)
-        victim.collective("bb", rank, "n0", rank, counter((40, PER_MINUTE * mean)), counter((40, PER_MINUTE)))
-    yield Case(alert, "a GPU that waits itself is not accused", "1m", victim.series, [("35m", alert, [])])
+    victim.add("ncclscope_rank_p2p_seconds_total", counter((40, PER_MINUTE * 0.006)), comm="bb", rank=0, gpu=1,
+               operation="Recv", instance="n0:9400", job="ncclscope")
+    yield Case(alert, "a GPU that waits for its input is not accused", "1m", victim.series, [("35m", alert, [])])
 
     alert = "NcclscopeLateNode"
     # Two communicators over three nodes; the node's member is the late one in each.
@@ -111,8 +109,8 @@ def late_cases():
                             counter((40, PER_MINUTE)))
     described = notes(alert, "Node n1 is late and slows job 4711 down",
                       "Job 4711: all GPUs that come late to collectives are on node n1 (GPU 0 of n1; GPU 1 of n1; ), since "
-                      f"{at(60)} or longer, in three windows of 5m running. Together they cost each of the others up to 120ms "
-                      "per second.")
+                      f"{at(60)} or longer, in three windows of 5m running. They work up to 60ms per second longer "
+                      "than their peers, and the others wait for them.")
     yield Case(alert, "all late GPUs are on one node", "1m", node.series,
                [("5m", alert, []), ("30m", alert, [({"cluster": CLUSTER, "job_id": JOB, "node": "n1", "severity": "warning"},
                                                     described)]),
@@ -345,8 +343,8 @@ def steps(job, *pieces):
 
 def group_cases():
     alert = "NcclscopeLateGroup"
-    tail = (f"(GPU 0 of n2; GPU 0 of n3; ), since {at(60)} or longer, in three windows of 5m running. Together they cost each of "
-            "the others up to 120ms per second.")
+    tail = (f"(GPU 0 of n2; GPU 0 of n3; ), since {at(60)} or longer, in three windows of 5m running. They work up to 60ms per second "
+            "longer than their peers, and the others wait for them.")
     tensor = ({"cluster": CLUSTER, "job_id": JOB, "kind": "group", "id": "t1", "dimension": "tp", "severity": "warning"},
               notes(alert, "The members of communicator t1 are late and slow job 4711 down",
                     f"Job 4711: the GPUs that come late to collectives are exactly the members of communicator t1 {tail}"))
@@ -367,8 +365,8 @@ def group_cases():
                     ({"cluster": CLUSTER, "job_id": JOB, "node": f"n{g}", "gpu": 0, "global_rank": g, "severity": "warning"},
                      notes("NcclscopeLateGpu", f"GPU 0 of node n{g} is late and slows job 4711 down",
                            f"Job 4711: rank {g} (GPU 0 of node n{g}) comes late to collectives since {at(60)} or longer, in three "
-                           f"windows of 5m running. Each of the others waits 60ms per second for it (AllReduce of communicator "
-                           f"d{g % 2}, dp_group, in which it is rank {g // 2}). Reason: host or GPU is not known, its clocks "
+                           f"windows of 5m running. It works 60ms per second longer than its peers, and the others wait for it "
+                           f"(AllReduce of communicator d{g % 2}, dp_group, in which it is rank {g // 2}). Reason: host or GPU is not known, its clocks "
                            "could not be matched.")) for g in (2, 5)])])
     yield Case(alert, "telemetry is blind", "1m",
                {n: gauge((40, 0.5)) if "coverage" in n else v
@@ -377,8 +375,8 @@ def group_cases():
     alert = "NcclscopeImbalance"
     told = ({"cluster": CLUSTER, "job_id": JOB, "severity": "info"},
             notes(alert, "The work of job 4711 is unevenly spread",
-                  "Job 4711: 2 GPUs come late to collectives (GPU 0 of n2; GPU 0 of n3; ), in three windows of 5m running. They "
-                  "are a whole pipeline stage or expert group, or no later than this job always had them: uneven work, no "
+                  "Job 4711: 2 GPUs work longer than others (GPU 0 of n2; GPU 0 of n3; ), in three windows of 5m running. They "
+                  "are a whole pipeline stage or expert, have more tokens, or always worked as long: uneven work, no "
                   "fault."))
     for dimension, what in (("pp", "a whole stage"), ("ep", "the same experts of all groups")):
         yield Case(alert, what, "1m", grid(40, "g", (2, 3), dimension).series,

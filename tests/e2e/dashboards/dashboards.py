@@ -285,13 +285,13 @@ def pictures(build, folder):
     require(drawing.missing() is None, drawing.missing())
     with emulated_cluster(build, folder, late_from=300) as prometheus:
         boards = Expressions(prometheus).boards
-        wait_until("a culprit", lambda: prometheus.instant(f'gpu:ncclscope_caused_seconds:culprit{{job_id="{LATE}"}}'), 150)
+        wait_until("a culprit", lambda: prometheus.instant(f'gpu:ncclscope_lag_seconds:culprit{{job_id="{LATE}"}}'), 150)
         time.sleep(20)
         choices = {name: variables_of(board, LATE, prometheus)[-1] for name, board in boards.items()}
         drawing.draw(folder, prometheus, boards, expand, choices, seconds=100)
         hung = {"job-hang": variables_of(boards["job"], HUNG, prometheus)[0]}
         drawing.draw(folder, prometheus, {"job-hang": boards["job"]}, expand, hung, seconds=100)
-        for what in ("ALERTS", "gpu:ncclscope_caused_seconds:culprit", "gpu:ncclscope_culprit_timestamp_seconds:min"):
+        for what in ("ALERTS", "gpu:ncclscope_lag_seconds:culprit", "gpu:ncclscope_culprit_timestamp_seconds:min"):
             for result in prometheus.instant(what):
                 print(result["metric"], result["value"][1])
 
