@@ -83,8 +83,10 @@ struct NetworkRates {
 };
 
 struct GpuRates {
-  double receive_seconds = 0;  // in Recv: who waits for his input waits there
-  double queue_seconds = 0;    // GPU start - enqueue; exactly 0 = not known
+  /// In Recv and in collectives that do not synchronise all ranks (Broadcast, ...): who is behind a
+  /// late one in a ring waits there, too.
+  double other_seconds = 0;
+  double queue_seconds = 0;  // GPU start - enqueue; exactly 0 = not known
   NetworkRates send, receive;
 };
 

@@ -139,7 +139,7 @@ void add_times(const Job& job, const Window& window, const std::vector<std::size
   }
   for (std::size_t g = 0; g < gpus; ++g) {
     if (blind[g] != 0) result.judged[g] = 0;
-    if (g < window.gpus.size()) result.communication[g] += window.gpus[g].receive_seconds;
+    if (g < window.gpus.size()) result.communication[g] += window.gpus[g].other_seconds;
   }
   for (const CommunicatorTiming& timing : result.timings)
     result.caused[job.members[timing.last].gpu] += timing.caused;

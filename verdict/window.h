@@ -56,8 +56,8 @@ struct Role {
 struct WindowResult {
   double seconds = 0;
   // As Job::gpus, seconds per second.
-  /// In collectives that synchronise, and in Recv. A step takes all GPUs of a job the same time, so
-  /// the one that communicates least works longest.
+  /// In collectives and in Recv. A step takes all GPUs of a job the same time, so the one that
+  /// communicates least works longest.
   std::vector<double> communication;
   /// How much less it communicates than its peers do: the GPUs at the same place of the pipeline,
   /// and with the same expert.

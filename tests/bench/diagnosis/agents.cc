@@ -188,7 +188,7 @@ Scrape Agents::scrape(double seconds) {
   Scrape scrape;
   scrape.seconds = seconds;
   const std::size_t gpus = job_.gpus.size();
-  scrape.receive_seconds.assign(gpus, 0);
+  scrape.other_seconds.assign(gpus, 0);
   scrape.queue_seconds.assign(gpus, 0);
   scrape.coverage.assign(job_.communicators.size(), 1);
   for (Node& node : nodes_) {
@@ -210,9 +210,10 @@ Scrape Agents::scrape(double seconds) {
         for (const auto& row : c.rank_sums) {
           const auto member = members_.find({c.comm, row.rank});
           if (member == members_.end()) continue;
-          if (row.function == Function::kRecv) {
+          if (!verdict::synchronising(model::name(row.function)) &&
+              row.function != Function::kSend) {
             const std::uint32_t gpu = job_.members[member->second].gpu;
-            scrape.receive_seconds[gpu] += row.seconds;
+            scrape.other_seconds[gpu] += row.seconds;
           }
           const auto collective = verdict::synchronising(model::name(row.function));
           if (!collective) continue;
@@ -247,7 +248,7 @@ verdict::Window Agents::window(const Scrape& before, const Scrape& after) const 
   }
   for (std::size_t gpu = 0; gpu < job_.gpus.size(); ++gpu) {
     verdict::GpuRates rates;
-    rates.receive_seconds = change(before.receive_seconds[gpu], after.receive_seconds[gpu]);
+    rates.other_seconds = change(before.other_seconds[gpu], after.other_seconds[gpu]);
     rates.queue_seconds = change(before.queue_seconds[gpu], after.queue_seconds[gpu]);
     window.gpus.push_back(rates);
   }

@@ -34,10 +34,11 @@ from support import (CLUSTER, PLUGIN, ROOT, Agent, Failure, Job, Processes, free
 
 RULES = ROOT / "deploy" / "prometheus"
 # Three windows must fit into a test. The plugin reports every 100 ms, so ranks' counts over 10 s differ by some percent;
-# emulated ranks share few cores with everything else, so lateness counts from a tenth of the time.
+# emulated ranks share few cores with everything else, so lateness counts from a tenth of the time, and the noise of windows
+# that short and jobs that small counts for less.
 WINDOWS = {"window": "10s", "window_interval": "1s", "baseline_interval": "2s", "baseline_samples": "300",
            "hang_seconds": "8", "stalled_seconds": "4", "lost_offset": "6s", "operations_tolerance": "0.1",
-           "late_seconds": "0.1"}
+           "late_seconds": "0.1", "noise_multiple": "3"}
 LIMIT_S = 75
 
 
@@ -174,7 +175,7 @@ SLOW = [
          [Alert("NcclscopeLateGpu", {"node": "node0", "gpu": 1, "global_rank": 1}, (HOST, "dp_group", "in which it is rank 1"))]),
     Case("slow-gpu", "ddp:buffers=1", ["slow-gpu:rank=1,factor=1.8"],
          [Alert("NcclscopeLateGpu", {"node": "node0", "gpu": 1, "global_rank": 1}, (STILL_COMPUTING,))]),
-    # Six GPUs: who is late must be fewer than half of a job.
+    # Six GPUs: who is late must be fewer than 60 % of a job.
     Case("late-node", "megatron:tp=2", ["late:node=1,ms=80"], [Alert("NcclscopeLateNode", {"node": "node1"})], nodes=(0, 1, 2),
          **BEFORE),
     Case("late-group", "megatron:tp=2", ["late:rank=0,ms=80", "late:rank=1,ms=80"],
@@ -298,8 +299,8 @@ def slow(build, folder):
         # Judged must be the healthy ones as well: three windows of inputs for all GPUs.
         for job in ("healthy", "pauses"):
             wait_until(f"three windows of {job}", lambda job=job: len(monitoring.query(
-                f'gpu:ncclscope_caused_seconds:rate10s{{job_id="{job}"}} and gpu:ncclscope_caused_seconds:rate10s offset 10s '
-                "and gpu:ncclscope_caused_seconds:rate10s offset 20s")) == 4, LIMIT_S)
+                f'gpu:ncclscope_lag_seconds:rate10s{{job_id="{job}"}} and gpu:ncclscope_lag_seconds:rate10s offset 10s '
+                "and gpu:ncclscope_lag_seconds:rate10s offset 20s")) == 4, LIMIT_S)
         require(all(job.process.poll() is None for job in jobs.values()), "a job ended")
         nothing_else(monitoring, SLOW, [ACROSS])
         values = {name: float(monitoring.query(f'max({name}{{job_id="healthy"}})')[0]["value"][1]) for name in (

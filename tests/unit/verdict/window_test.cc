@@ -89,8 +89,8 @@ TEST(Window, CountsWaitingForItsPipelineAsCommunication) {
   Job job = ddp_job(3, 1);
   Window window = even_window(job);
   make_late(job, window, 0, 1, 0.2);
-  for (GpuRates& gpu : window.gpus) gpu.receive_seconds = 0.5;
-  window.gpus[1].receive_seconds = 0.7;
+  for (GpuRates& gpu : window.gpus) gpu.other_seconds = 0.5;
+  window.gpus[1].other_seconds = 0.7;
   // It comes late to the others because its input came late.
   EXPECT_FALSE(evaluate(job, window).anybody_late());
 }
