@@ -130,6 +130,8 @@ Agent::Agent(std::string address, const std::shared_ptr<grpc::ChannelCredentials
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(
       -1);  // snapshots of busy nodes are larger than the default of 4 MiB
+  // An agent that was restarted is found again soon by who asks again and again.
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
   stub_ = v1::AgentService::NewStub(
       grpc::CreateCustomChannel(target_of(address_), credentials, arguments));
 }

@@ -21,6 +21,7 @@ enum ExitStatus : int {
 
 void register_books(CLI::App& app);
 void register_detail(CLI::App& app);
+void register_diagnose(CLI::App& app);
 void register_job(CLI::App& app);
 void register_tail(CLI::App& app);
 void register_top(CLI::App& app);

@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   register_tail(app);
   register_books(app);
   register_detail(app);
+  register_diagnose(app);
   register_job(app);
 #ifdef NCCLSCOPE_CLI_HAS_SIMULATE
   register_simulate(app);

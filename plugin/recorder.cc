@@ -1349,18 +1349,9 @@ OldestOperation oldest_operation(Lane& lane, const Communicator& c, bool p2p) no
     oldest.api_time_ns = slot.api_time_ns.load(kRelaxed);
     oldest.started = slot.channels_started.load(kRelaxed) > 0;
     oldest.on_network = slot.on_network.load(kRelaxed) != 0;
-    // FNV-1a over what must be equal on all ranks.
-    const std::uint64_t parts[4] = {
-        static_cast<std::uint64_t>(function), slot.count.load(kRelaxed),
-        static_cast<std::uint64_t>(slot.datatype.load(kRelaxed)),
-        static_cast<std::uint32_t>(p2p ? -1 : slot.root_or_peer.load(kRelaxed))};
-    std::uint64_t hash = 0xCBF29CE484222325u;
-    for (const std::uint64_t part : parts) {
-      for (unsigned byte = 0; byte < 8; ++byte)
-        hash = (hash ^ ((part >> (8 * byte)) & 0xFFu)) * 0x100000001B3u;
-    }
-    oldest.signature = hash & 0xFFFFFFFFFFFFu;
-    if (oldest.signature == 0) oldest.signature = 1;
+    oldest.signature =
+        model::operation_signature(function, slot.count.load(kRelaxed),
+                                   slot.datatype.load(kRelaxed), slot.root_or_peer.load(kRelaxed));
   }
   return oldest;
 }

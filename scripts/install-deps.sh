@@ -9,7 +9,7 @@ build=(
   g++ make cmake ninja-build ccache git pkg-config binutils
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
   prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev zlib1g-dev libzstd-dev
-  libyaml-cpp-dev libcrypt-dev
+  libyaml-cpp-dev libcrypt-dev libcurl4-openssl-dev
   libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )

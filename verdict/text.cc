@@ -55,6 +55,11 @@ std::string communicator_name(const Job& job, std::uint32_t communicator) {
   return c.name.empty() ? c.comm : c.name;
 }
 
+std::string capitalised(std::string text) {
+  if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
 std::string hang_headline(const Job& job, const Finding& f) {
   if (f.hang_class == HangClass::kOutsideNccl) return "nobody is in NCCL";
   const std::string of = " of communicator " + communicator_name(job, f.communicator);
@@ -126,11 +131,10 @@ std::string hang_cause(const Job& job, const Finding& f) {
 std::string hang_explanation(const Job& job, const Finding& f) {
   std::string out = hang_cause(job, f);
   if (f.communicator == kNone) return out + " For " + describe_seconds(f.seconds) + ".";
-  out += " " + describe_communicator(job, f.communicator) + " has waited for " +
+  out += " " + capitalised(describe_communicator(job, f.communicator)) + " has stood still for " +
          describe_seconds(f.seconds) +
          (f.kind == Kind::kHang ? "; a wait is a hang from " : "; not yet a hang, that is from ") +
          describe_seconds(f.threshold_seconds) + " on.";
-  out[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(out[0])));
   if (f.unreported > 0 && !f.members.empty())
     out += " " + std::to_string(f.unreported) + " of its ranks are not reported.";
   return out;

@@ -301,7 +301,13 @@ WindowResult evaluate(const Job& job, const Window& window, const WindowOptions&
   add_times(job, window, place, result);
   compare_peers(job, window, options, result);
   result.queue.reserve(job.gpus.size());
-  for (const GpuRates& gpu : window.gpus) result.queue.push_back(gpu.queue_seconds);
+  for (const GpuRates& gpu : window.gpus) {
+    result.queue.push_back(gpu.queue_seconds);
+    result.send.push_back(gpu.send);
+    result.receive.push_back(gpu.receive);
+  }
+  result.send.resize(job.gpus.size());
+  result.receive.resize(job.gpus.size());
   result.queue.resize(job.gpus.size(), 0);
   find_late(job, options, result);
   result.slow_send = outliers(window, &GpuRates::send);

@@ -65,6 +65,7 @@ struct WindowResult {
   /// For whom it waits in collectives, and what it costs the others there. Shown, not judged by.
   std::vector<double> wait, caused;
   std::vector<double> queue;
+  std::vector<NetworkRates> send, receive;
   std::vector<char> judged;  // all its collectives can be compared
   std::vector<char> late;    // by this window alone
   std::vector<char> loaded;  // lags no more than its share of tokens is larger than others'

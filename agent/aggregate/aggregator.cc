@@ -854,6 +854,9 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
       kMaxMessageBytes;
   const std::uint64_t bytes = absurd ? 0 : model::message_bytes(function, count, datatype, nranks);
   const std::uint8_t size_class = size_class_of(bytes);
+  if (operation.untimed_reason != static_cast<std::uint8_t>(wire::UntimedReason::kUnfinished)) {
+    rank->recent.add({count, operation.root_or_peer, function, datatype}, operation.index, now_ns_);
+  }
   TimedItem item;
   item.bus_bytes = static_cast<double>(bytes) * model::bus_factor(function, nranks);
   item.function = function;

@@ -63,6 +63,17 @@ inline constexpr std::array<std::uint64_t, kStepBounds> kStepBoundsNs = {
 
 enum class RankState : std::uint8_t { kRunning, kFinalized, kVanished };
 
+/// An operation in short.
+struct OperationShort {
+  model::Function function{};
+  model::DataType datatype{};
+  std::int32_t root_or_peer = -1;
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t index = 0;  // low 32 bits
+  double age_seconds = 0;   // since its record came
+};
+
 /// One local rank of one communicator.
 struct RankSnapshot {
   std::int32_t rank = -1;  // in the communicator, -1 = unknown
@@ -89,6 +100,8 @@ struct RankSnapshot {
   double queue_seconds = 0;  // sum of GPU start - enqueue over queue_operations
   std::uint64_t queue_operations =
       0;  // those whose queue time is known (GPU and host clocks could be matched)
+  std::optional<OperationShort> last;    // completed
+  std::optional<OperationShort> oldest;  // unfinished, where one like it has completed
   std::vector<wire::Neighbour> neighbours;
 };
 

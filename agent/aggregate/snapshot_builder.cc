@@ -7,9 +7,13 @@
 #include <utility>
 
 #include "agent/aggregate/aggregator.h"
+#include "proto/model/bandwidth.h"
 
 namespace ncclscope::agent {
 namespace {
+
+/// What has been in flight for so long is looked up by name.
+constexpr double kNameSeconds = 1;
 
 /// now - then in seconds, where `then` may be on a clock that differs by `offset_ns`; not below 0.
 double age_seconds(std::uint64_t now, std::uint64_t then, std::int64_t offset_ns) {
@@ -36,6 +40,28 @@ void add_up_equal_labels(std::vector<RankSumsRow>& rows) {
     }
   }
   rows.resize(kept);
+}
+
+OperationShort in_short(const RecentOperations::Kind& kind, std::uint32_t nranks,
+                        std::uint64_t index) {
+  OperationShort out;
+  out.function = kind.function;
+  out.datatype = kind.datatype;
+  out.root_or_peer = kind.root_or_peer;
+  out.count = kind.count;
+  out.bytes = model::message_bytes(kind.function, kind.count, kind.datatype, nranks);
+  out.index = static_cast<std::uint32_t>(index);
+  return out;
+}
+
+/// The operation that a signature stands for, if one like it has completed on any local rank.
+std::optional<OperationShort> known_operation(const Communicator& communicator,
+                                              std::uint64_t signature, std::uint64_t index) {
+  for (const auto& rank : communicator.ranks) {
+    if (const RecentOperations::Kind* found = rank->recent.find(signature))
+      return in_short(*found, communicator.nranks, index);
+  }
+  return {};
 }
 
 /// What the ranks counted that have no series of their own.
@@ -87,6 +113,10 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
     to.queue_operations = from->queue_operations;
     to.missing = from->missing();
     to.neighbours = from->neighbours;
+    if (!from->recent.empty()) {
+      to.last = in_short(from->recent.last(), communicator.nranks, from->recent.last_index());
+      to.last->age_seconds = age_seconds(now, from->recent.last_ns(), 0);
+    }
     if (from->has_progress) {
       to.collectives_enqueued = p.collectives_enqueued;
       to.collectives_started = p.collectives_started;
@@ -107,6 +137,8 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
         to.inflight_seconds = age_seconds(now, p.oldest_time_ns, offset);
       }
       to.still_seconds = age_seconds(now, from->moved_ns, 0);
+      if (to.inflight_seconds >= kNameSeconds)
+        to.oldest = known_operation(communicator, p.oldest_signature, p.oldest_index);
     }
     to.stalled = to.rank >= 0 &&
                  (to.state == RankState::kVanished ||

@@ -11,6 +11,7 @@
 //              what has ended stays for the grace time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -56,6 +57,53 @@ struct RankSums {
   double bus_bytes = 0;
 };
 
+/// The last operations of a rank that were unlike each other, to know an unfinished one by its
+/// signature.
+class RecentOperations {
+ public:
+  /// What makes an operation like another.
+  struct Kind {
+    std::uint64_t count = 0;
+    std::int32_t root_or_peer = -1;
+    model::Function function{};
+    model::DataType datatype{};
+
+    bool operator==(const Kind&) const = default;
+  };
+
+  void add(const Kind& kind, std::uint32_t index, std::uint64_t now_ns) {
+    last_ = kind;
+    last_index_ = index;
+    last_ns_ = now_ns;
+    const auto end = kinds_.begin() + used_;
+    if (std::find(kinds_.begin(), end, kind) != end) return;
+    kinds_[next_] = kind;
+    next_ = static_cast<std::uint8_t>((next_ + 1) % kinds_.size());
+    if (used_ < kinds_.size()) ++used_;
+  }
+  [[nodiscard]] bool empty() const { return used_ == 0; }
+  // Of the newest one, only where not empty().
+  [[nodiscard]] const Kind& last() const { return last_; }
+  [[nodiscard]] std::uint32_t last_index() const { return last_index_; }
+  [[nodiscard]] std::uint64_t last_ns() const { return last_ns_; }
+  /// Null if there was none like it.
+  [[nodiscard]] const Kind* find(std::uint64_t signature) const {
+    const auto end = kinds_.begin() + used_;
+    const auto found = std::find_if(kinds_.begin(), end, [&](const Kind& k) {
+      return model::operation_signature(k.function, k.count, k.datatype, k.root_or_peer) ==
+             signature;
+    });
+    return found == end ? nullptr : &*found;
+  }
+
+ private:
+  std::array<Kind, 8> kinds_{};
+  Kind last_;
+  std::uint64_t last_ns_ = 0;
+  std::uint32_t last_index_ = 0;
+  std::uint8_t used_ = 0, next_ = 0;
+};
+
 /// One local rank of one communicator.
 struct CommRank {
   static constexpr OperationTail::SourceId kNoSource = ~OperationTail::SourceId{0};
@@ -76,6 +124,7 @@ struct CommRank {
   bool has_progress = false;
   wire::Progress progress{};
   std::uint64_t moved_ns = 0;  // when this agent last saw it call, start or complete something
+  RecentOperations recent;
   double queue_seconds = 0;
   std::uint64_t queue_operations = 0;
   IndexWindow collectives, p2p;      // which of its operations have come

@@ -27,6 +27,18 @@ void each_job(const Snapshot& snapshot, const Caller& caller, const std::string&
   }
 }
 
+template <typename Ranks>
+void add_progress(const JobSnapshot& job, Ranks* out) {
+  for (const CommunicatorSnapshot& communicator : job.communicators) {
+    for (const RankSnapshot& rank : communicator.ranks) {
+      v1::RankProgress* progress = out->Add();
+      progress->set_job_id(job.identity.job_id);
+      progress->set_comm(communicator.comm);
+      to_message(rank, *progress);
+    }
+  }
+}
+
 bool to_level(v1::SetDetailRequest::Level level, std::uint8_t& out) {
   switch (level) {
     case v1::SetDetailRequest::LEVEL_NORMAL:
@@ -64,8 +76,11 @@ grpc::Status AgentServiceImpl::GetSnapshot(grpc::ServerContext* context,
   response->set_node(snapshot->node);
   response->set_agent_version(snapshot->agent_version);
   response->set_time_ns(snapshot->realtime_ns);
-  each_job(*snapshot, caller, request->job_id(),
-           [&](const JobSnapshot& job) { to_message(job, *response->add_jobs()); });
+  each_job(*snapshot, caller, request->job_id(), [&](const JobSnapshot& job) {
+    v1::JobSnapshot* out = response->add_jobs();
+    to_message(job, *out);
+    if (request->with_progress()) add_progress(job, out->mutable_progress());
+  });
   return grpc::Status::OK;
 }
 
@@ -119,16 +134,8 @@ grpc::Status AgentServiceImpl::GetProgress(grpc::ServerContext* context,
   const SnapshotPtr snapshot = snapshots_.get();
   response->set_node(snapshot->node);
   response->set_time_ns(snapshot->realtime_ns);
-  each_job(*snapshot, caller, request->job_id(), [&](const JobSnapshot& job) {
-    for (const CommunicatorSnapshot& communicator : job.communicators) {
-      for (const RankSnapshot& rank : communicator.ranks) {
-        v1::RankProgress* progress = response->add_ranks();
-        progress->set_job_id(job.identity.job_id);
-        progress->set_comm(communicator.comm);
-        to_message(rank, *progress);
-      }
-    }
-  });
+  each_job(*snapshot, caller, request->job_id(),
+           [&](const JobSnapshot& job) { add_progress(job, response->mutable_ranks()); });
   return grpc::Status::OK;
 }
 

@@ -58,6 +58,16 @@ void add_count(Repeated* counts, std::string_view reason, std::uint64_t value) {
   count->set_value(value);
 }
 
+void to_message(const OperationShort& operation, v1::OperationBrief& out) {
+  out.set_collective(std::string(name(operation.function)));
+  out.set_bytes(operation.bytes);
+  out.set_count(operation.count);
+  out.set_datatype(known_name(name(operation.datatype)));
+  out.set_root(operation.root_or_peer);
+  out.set_index(operation.index);
+  out.set_age_seconds(operation.age_seconds);
+}
+
 void to_message(const CommunicatorSnapshot& c, v1::JobSnapshot& job) {
   v1::Communicator* out = job.add_communicators();
   out->set_comm(text(c.comm));
@@ -65,6 +75,8 @@ void to_message(const CommunicatorSnapshot& c, v1::JobSnapshot& job) {
   out->set_name(text(c.name));
   out->set_nranks(c.nranks);
   out->set_nnodes(c.nnodes);
+  out->set_dimension(text(c.dimension));
+  if (const std::optional<double> ratio = coverage(c)) out->set_coverage(*ratio);
   for (const RankSnapshot& r : c.ranks) {
     v1::Rank* rank = out->add_ranks();
     rank->set_rank(r.rank);
@@ -142,6 +154,17 @@ void to_message(const JobSnapshot& job, v1::JobSnapshot& out) {
     sums->set_bytes(row.bytes);
     sums->set_operations(row.operations);
   }
+  if (job.steps) {
+    v1::StepSums* steps = out.mutable_steps();
+    steps->set_steps(total(job.steps->counts));
+    steps->set_seconds(job.steps->sum_seconds);
+  }
+  for (const GpuRow& row : job.gpus) {
+    v1::GpuActivity* gpu = out.add_gpus();
+    gpu->set_gpu(row.gpu);
+    gpu->set_communication_seconds(row.communication_seconds);
+    if (row.communication_ratio) gpu->set_communication_ratio(*row.communication_ratio);
+  }
 }
 
 void to_message(const ProcessSnapshot& process, v1::ProcessBooks& out) {
@@ -217,6 +240,11 @@ void to_message(const RankSnapshot& rank, v1::RankProgress& out) {
   }
   out.set_communicator_id(rank.communicator_id);
   out.set_session_id(rank.session_id);
+  out.set_idle_seconds(rank.still_seconds);
+  out.set_queue_seconds(rank.queue_seconds);
+  out.set_queue_operations(rank.queue_operations);
+  if (rank.last) to_message(*rank.last, *out.mutable_last());
+  if (rank.oldest) to_message(*rank.oldest, *out.mutable_oldest());
 }
 
 namespace {

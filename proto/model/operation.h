@@ -76,6 +76,23 @@ inline constexpr std::size_t kProtocolCount = 4;
          f == Function::kScatter;
 }
 
+/// What must be equal on all ranks of a collective, in 48 bits: FNV-1a over function, count,
+/// datatype and root (-1 for Send and Recv). Never 0.
+[[nodiscard]] constexpr std::uint64_t operation_signature(Function function, std::uint64_t count,
+                                                          DataType datatype,
+                                                          std::int32_t root) noexcept {
+  const std::uint64_t parts[4] = {
+      static_cast<std::uint64_t>(function), count, static_cast<std::uint64_t>(datatype),
+      static_cast<std::uint32_t>(is_point_to_point(function) ? -1 : root)};
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const std::uint64_t part : parts) {
+    for (unsigned byte = 0; byte < 8; ++byte)
+      hash = (hash ^ ((part >> (8 * byte)) & 0xFFu)) * 0x100000001B3u;
+  }
+  hash &= 0xFFFFFFFFFFFFu;
+  return hash == 0 ? 1 : hash;
+}
+
 /// Element size in bytes. Unknown types count 1, as ncclUint8 does.
 [[nodiscard]] constexpr std::uint32_t element_bytes(DataType t) noexcept {
   switch (t) {

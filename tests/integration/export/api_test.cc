@@ -279,6 +279,21 @@ TEST_F(Api, ProgressSaysWhereRanksAre) {
   EXPECT_TRUE(response.ranks(2).oldest_is_p2p());
 }
 
+TEST_F(Api, SnapshotsCarryProgressIfAskedTo) {
+  v1::GetSnapshotRequest request;
+  request.set_job_id("4711");
+  for (const bool with_progress : {false, true}) {
+    request.set_with_progress(with_progress);
+    grpc::ClientContext context;
+    bound(context);
+    v1::GetSnapshotResponse response;
+    ASSERT_TRUE(agent()->GetSnapshot(&context, request, &response).ok());
+    ASSERT_EQ(response.jobs_size(), 1);
+    EXPECT_EQ(response.jobs(0).progress_size() > 0, with_progress);
+    EXPECT_TRUE(response.jobs(0).communicators(0).has_coverage());
+  }
+}
+
 TEST_F(Api, BooksSayWhetherTheyBalance) {
   Snapshot snapshot = golden_snapshot();
   ++snapshot.jobs[0].processes[0].records_received;

@@ -340,6 +340,51 @@ TEST(Aggregator, ShowsTheAgeOfTheOldestOperation) {
   EXPECT_EQ(rig.snapshot()->jobs[0].communicators[0].ranks[0].inflight_seconds, 0);
 }
 
+TEST(Aggregator, NamesTheUnfinishedOperationByOneLikeIt) {
+  Rig rig;
+  auto plugin = rig.open(9);
+  OperationSpec spec;
+  spec.function = model::Function::kAllReduce;
+  spec.datatype = model::DataType::kFloat32;
+  spec.count = 1024;
+  spec.index = 6;
+  plugin->feed(PacketBuilder().init(make_init(0, 0xa, 0, 2)).operation(spec).finish(1));
+  const auto feed = [&](std::uint64_t signature) {
+    wire::Progress progress{};
+    progress.time_ns = rig.clock.monotonic_ns();
+    progress.collectives_enqueued = 8;
+    progress.oldest_index = 7;
+    progress.oldest_time_ns = rig.clock.monotonic_ns() - 2'000'000'000;
+    progress.oldest_signature = signature;
+    plugin->feed(PacketBuilder().add(progress, RecordType::kProgress).finish());
+  };
+  const auto rank = [&] { return rig.snapshot()->jobs.at(0).communicators.at(0).ranks.at(0); };
+  rig.clock.advance_ms(3000);
+  feed(model::operation_signature(spec.function, spec.count, spec.datatype, -1));
+  RankSnapshot shown = rank();
+  ASSERT_TRUE(shown.last.has_value());
+  EXPECT_EQ(shown.last->function, model::Function::kAllReduce);
+  EXPECT_EQ(shown.last->bytes, 4096u);
+  EXPECT_EQ(shown.last->index, 6u);
+  EXPECT_NEAR(shown.last->age_seconds, 3, 1e-9);
+  ASSERT_TRUE(shown.oldest.has_value());
+  EXPECT_EQ(shown.oldest->bytes, 4096u);
+  EXPECT_EQ(shown.oldest->index, 7u);
+  rig.clock.advance_ms(1);
+  feed(model::operation_signature(spec.function, 2048, spec.datatype, -1));
+  EXPECT_FALSE(rank().oldest.has_value()) << "none like it has completed";
+  // Eight others push it out.
+  for (std::uint64_t count = 1; count <= 8; ++count) {
+    spec.count = count;
+    plugin->feed(PacketBuilder().operation(spec).finish(1 + count));
+  }
+  rig.clock.advance_ms(1);
+  feed(model::operation_signature(spec.function, 1024, spec.datatype, -1));
+  EXPECT_FALSE(rank().oldest.has_value());
+  EXPECT_EQ(rank().last->count, 8u);
+  plugin->disconnect();
+}
+
 TEST(Aggregator, ShowsRanksAsStalledThatDoNotGetOn) {
   Aggregator::Options options;
   options.stalled_ns = 20'000'000'000;

@@ -57,8 +57,8 @@ TEST_F(HangTest, NamesTheRankThatNeverCalled) {
       "hang (rank_never_called): rank 2 of communicator dp_group has not called what the "
       "others wait in\n"
       "Outside NCCL: rank 2 (global rank 2, GPU 0 of node1). The others have called an "
-      "operation that this one has not. communicator dp_group (0000000000000000, 4 ranks) has "
-      "waited for 90.0 s; a wait is a hang from 60.0 s on.");
+      "operation that this one has not. Communicator dp_group (0000000000000000, 4 ranks) has "
+      "stood still for 90.0 s; a wait is a hang from 60.0 s on.");
 }
 
 TEST_F(HangTest, IsOnlyWaitingBelowTheThreshold) {
@@ -68,8 +68,8 @@ TEST_F(HangTest, IsOnlyWaitingBelowTheThreshold) {
       told(job_, standing_),
       "waiting for rank 0 of communicator dp_group (outside NCCL)\n"
       "Outside NCCL: rank 0 (global rank 0, GPU 0 of node0). The others have called an "
-      "operation that this one has not. communicator dp_group (0000000000000000, 4 ranks) has "
-      "waited for 40.0 s; not yet a hang, that is from 60.0 s on.");
+      "operation that this one has not. Communicator dp_group (0000000000000000, 4 ranks) has "
+      "stood still for 40.0 s; not yet a hang, that is from 60.0 s on.");
 }
 
 TEST_F(HangTest, LearnsFromWaitsThatEndedByThemselves) {
@@ -89,8 +89,8 @@ TEST_F(HangTest, NamesTheProcessThatIsGone) {
   EXPECT_EQ(told(job_, standing_),
             "hang (process_gone): rank 3 of communicator dp_group is gone\n"
             "Gone: rank 3 (global rank 3, GPU 1 of node1). Processes ended without an end of the "
-            "communicator, or are not reported any more. communicator dp_group (0000000000000000, "
-            "4 ranks) has waited for 90.0 s; a wait is a hang from 60.0 s on.");
+            "communicator, or are not reported any more. Communicator dp_group (0000000000000000, "
+            "4 ranks) has stood still for 90.0 s; a wait is a hang from 60.0 s on.");
 }
 
 TEST_F(HangTest, CountsRanksThatNeverReported) {
