@@ -43,12 +43,16 @@ int main(int argc, char** argv) {
   std::string report_file;
   ReplayOptions options;
   int pause_ms = 15;
+  std::int64_t shift_ns = 0;
   app.add_option("trace", file, "rank<r>.jsonl.gz")->required();
   app.add_option("--plugin", options.plugin, "Shared object that exports ncclProfiler_v<N>")
       ->required();
   app.add_option("--report", report_file, "Where to write what was delivered (JSON)")->required();
   app.add_option("--seed", options.seed, "Seed of the bytes that NCCL leaves undefined");
   app.add_option("--drop-line", options.drop_line, "Index of a line to leave out");
+  app.add_option("--until-ns", options.until_ns,
+                 "Recorded time after which nothing happens any more");
+  app.add_option("--shift-ns", shift_ns, "Added to what the recorded clocks say");
   app.add_option("--pause-ms", pause_ms,
                  "Real time given to the plugin's sender after each step of recorded time");
   CLI11_PARSE(app, argc, argv);
@@ -57,7 +61,8 @@ int main(int argc, char** argv) {
     Trace trace = load_trace(file);
     restore_null_handles(trace);
     g_release = static_cast<int>(trace.header.nccl_version);
-    set_recorded_origin(trace.header.t0_monotonic_ns, trace.header.t0_realtime_ns);
+    set_recorded_origin(trace.header.t0_monotonic_ns + shift_ns,
+                        trace.header.t0_realtime_ns + shift_ns);
     set_recorded_time(trace.lines.front().t_ns);
     freeze_real_callers();
 

@@ -101,6 +101,10 @@ class Replayer {
   // ---- one line ---------------------------------------------------------------------------------
   void make(std::size_t index) {
     const TraceLine& l = trace_.lines[index];
+    if (l.t_ns > options_.until_ns) {
+      report_.delivery[index] = static_cast<char>(Delivery::kDropped);
+      return;
+    }
     set_recorded_time(l.t_ns);
     if (static_cast<std::int64_t>(index) == options_.drop_line) {
       report_.delivery[index] = static_cast<char>(Delivery::kDropped);

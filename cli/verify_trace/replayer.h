@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ enum class Delivery : char {
   kNullHandle = 'n',    // stop or record of a start that the plugin answered with NULL
   kGroupHandle = 'g',   // NCCL <= 2.27: NULL for the Group leaves out its tasks
   kUndelivered = 'u',   // stop or record of a start that was left out
-  kDropped = 'd',       // left out on purpose, see ReplayOptions::drop_line
+  kDropped = 'd',       // left out on purpose, see ReplayOptions::drop_line and until_ns
   kNotCallback = '-',   // load, unload
 };
 
@@ -32,6 +33,8 @@ struct ReplayOptions {
   std::string plugin;           // path of the shared object
   std::uint64_t seed = 1;       // of undefined bytes
   std::int64_t drop_line = -1;  // index of a line to leave out, -1 = none
+  /// Lines after this recorded time are left out: the process stands still from here on.
+  std::int64_t until_ns = std::numeric_limits<std::int64_t>::max();
 };
 
 struct ReplayReport {

@@ -62,7 +62,7 @@ Programs find_programs() {
 ReplaySession::ReplaySession(Programs programs) : programs_(std::move(programs)) {
   const fs::path config = directory_.path() / "agent.toml";
   std::ofstream(config).close();
-  const fs::path api = directory_.path() / "api.sock";
+  api_ = directory_.path() / "api.sock";
   const fs::path log = directory_.path() / "agent.log";
   agent_.emplace(std::vector<std::string>{programs_.agent.string(),
                                           "--config",
@@ -70,7 +70,7 @@ ReplaySession::ReplaySession(Programs programs) : programs_(std::move(programs))
                                           "--socket",
                                           (directory_.path() / "agent.sock").string(),
                                           "--api-socket",
-                                          api.string(),
+                                          api_.string(),
                                           "--listen",
                                           "",
                                           "--snapshot-interval-ms",
@@ -86,7 +86,7 @@ ReplaySession::ReplaySession(Programs programs) : programs_(std::move(programs))
                                           "--max-communicators",
                                           "1000000"},
                  environment_with({"NCCLSCOPE_", "SLURM_", "NCCL_"}, {}), log);
-  client_.emplace("unix:" + api.string());
+  client_.emplace(address());
   if (!client_->ready(milliseconds(15'000))) {
     throw std::runtime_error("agent " + programs_.agent.string() +
                              " did not come up within 15 s: " + text_of(log));
@@ -99,7 +99,7 @@ ReplaySession::~ReplaySession() {
 }
 
 ReplayedFolder ReplaySession::replay(const fs::path& folder, const std::string& mask_mode,
-                                     std::optional<DroppedLine> drop) {
+                                     const ReplayPlan& plan) {
   const std::string job = std::to_string(next_job_.fetch_add(1));
   const std::vector<fs::path> files = trace_files(folder);
   if (files.empty()) throw std::runtime_error(folder.string() + ": holds no rank<r>.jsonl.gz");
@@ -139,10 +139,15 @@ ReplayedFolder ReplaySession::replay(const fs::path& folder, const std::string& 
                                           std::to_string(3 * kSenderIntervalMs),
                                           "--seed",
                                           std::to_string(i + 1)};
-    if (drop && drop->file == i) {
+    if (plan.drop && plan.drop->file == i) {
       arguments.emplace_back("--drop-line");
-      arguments.push_back(std::to_string(drop->line));
+      arguments.push_back(std::to_string(plan.drop->line));
     }
+    if (i < plan.until_ns.size()) {
+      arguments.emplace_back("--until-ns");
+      arguments.push_back(std::to_string(plan.until_ns[i]));
+    }
+    if (plan.shift_ns != 0) arguments.push_back("--shift-ns=" + std::to_string(plan.shift_ns));
     children.emplace_back(arguments, environment_with({"NCCLSCOPE_", "SLURM_", "NCCL_"}, added),
                           logs[i]);
   }
@@ -163,6 +168,7 @@ ReplayedFolder ReplaySession::replay(const fs::path& folder, const std::string& 
          std::chrono::steady_clock::now() < known_by) {
     std::this_thread::sleep_for(milliseconds(5));
   }
+  if (plan.look) plan.look(job);
   for (Child& c : children) c.close_stdin();
   for (std::size_t i = 0; i < children.size(); ++i) {
     const int status = children[i].wait(kExitLimit);

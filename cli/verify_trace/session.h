@@ -7,8 +7,10 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/verify_trace/answer.h"
 #include "cli/verify_trace/compare.h"
@@ -30,6 +32,17 @@ struct DroppedLine {
   std::size_t line = 0;  // index in the trace with restored handles
 };
 
+/// What a replay does beyond the plain one.
+struct ReplayPlan {
+  std::optional<DroppedLine> drop;
+  /// By file; empty = to the end. Recorded time after which nothing happens any more.
+  std::vector<std::int64_t> until_ns;
+  std::int64_t shift_ns = 0;  // added to the recorded clocks
+  /// Called with the job while the processes are still there, when all has been replayed and some
+  /// more than a minute of recorded time has passed.
+  std::function<void(const std::string& job)> look;
+};
+
 class ReplaySession {
  public:
   explicit ReplaySession(Programs programs);
@@ -39,12 +52,14 @@ class ReplaySession {
 
   /// Replays one folder and fetches the agent's answer. @param mask_mode  default, recorded
   [[nodiscard]] ReplayedFolder replay(const std::filesystem::path& folder,
-                                      const std::string& mask_mode,
-                                      std::optional<DroppedLine> drop = std::nullopt);
+                                      const std::string& mask_mode, const ReplayPlan& plan = {});
+  /// Of the private agent's API.
+  [[nodiscard]] std::string address() const { return "unix:" + api_.string(); }
 
  private:
   Programs programs_;
   TemporaryDirectory directory_;
+  std::filesystem::path api_;
   std::optional<Child> agent_;
   std::optional<AgentClient> client_;
   std::atomic<std::uint64_t> next_job_{910'000};

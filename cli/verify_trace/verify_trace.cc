@@ -112,7 +112,7 @@ class Run {
   Comparison replay_and_compare(const fs::path& folder, const std::string& mode,
                                 std::optional<DroppedLine> drop, ReplayedFolder& replayed,
                                 json& expected) {
-    replayed = session_.replay(folder, mode, drop);
+    replayed = session_.replay(folder, mode, {drop, {}, 0, {}});
     // The answer is on disk before the truth is opened, and it is read back from there.
     const fs::path stored =
         keep_ / (folder.filename().string() + "." + mode + (drop ? ".dropped" : "") + ".json");

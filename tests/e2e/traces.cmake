@@ -36,3 +36,20 @@ if(TARGET ncclscope_plugin AND TARGET ncclscope-agent)
     COMMAND ${NCCLSCOPE_VERIFY_TRACE} --selftest ${NCCLSCOPE_SELFTEST_FOLDERS})
   set_tests_properties(ncclscope_recordings_selftest PROPERTIES LABELS e2e TIMEOUT 600)
 endif()
+
+# The verdict on the recordings that show something: whom it names, and whom it leaves alone.
+if(TARGET ncclscope_plugin AND TARGET ncclscope-agent)
+  ncclscope_test(ncclscope_recordings_verdict_test
+    SOURCES e2e/traces/verdict_test.cc
+    LINK ncclscope_verify_trace ncclscope_cli
+    LABELS e2e
+    TIMEOUT 300)
+  if(TARGET ncclscope_recordings_verdict_test)
+    target_compile_definitions(ncclscope_recordings_verdict_test PRIVATE
+      NCCLSCOPE_PLUGIN="$<TARGET_FILE:ncclscope_plugin>"
+      NCCLSCOPE_AGENT="$<TARGET_FILE:ncclscope-agent>"
+      NCCLSCOPE_REPLAY="$<TARGET_FILE:ncclscope-replay>"
+      NCCLSCOPE_TRACES="${CMAKE_SOURCE_DIR}/tests/data/nccl-traces")
+    add_dependencies(ncclscope_recordings_verdict_test ncclscope-replay ncclscope_plugin ncclscope-agent)
+  endif()
+endif()
