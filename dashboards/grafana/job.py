@@ -142,10 +142,10 @@ def make(w):
             * on (cluster, job_id, instance, gpu) group_left (node) gpu:ncclscope_rank_info:topk))""", "GPU {{gpu}} of {{node}}")],
         width=8, low=0, links=[to_node]))
     made = made.with_panel(curves(
-        "Caused against the verdict's threshold", """The GPU that costs others most, and from where on the job's rules call it late: 1 % of
-        time, or three median absolute deviations over the job's GPUs.""", "percentunit",
-        [(f"max(gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}})", "worst GPU"),
-         (f"job:ncclscope_lag_seconds:threshold{w}{{{JOB}}}", "threshold")], width=8, low=0))
+        "Lag against the verdict's threshold", """The GPU that works longest compared with its peers, and from where on the job's rules
+        call it late: 1 % of time, or 13 times the job's noise.""", "percentunit",
+        [(f"max(gpu:ncclscope_lag_seconds:rate{w}{{{JOB}}})", "worst GPU"),
+         (f"job:ncclscope_lag_seconds:threshold{{{JOB}}}", "threshold")], width=8, low=0))
 
     made = made.with_row(row("Hangs"))
     made = made.with_panel(listing(

@@ -16,7 +16,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
-LEVELS = "rank|gpu|node|comm|role|job|shape"
+LEVELS = "rank|gpu|node|comm|role|place|job|shape"
 NAME = re.compile(rf"({LEVELS}):ncclscope_[a-z0-9_]+:[a-z0-9_]+")
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 TEXT = re.compile(r'"[^"]*"|\'[^\']*\'')

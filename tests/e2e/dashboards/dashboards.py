@@ -35,7 +35,7 @@ SHIPPED_WINDOW = json.loads((RULES / "thresholds.json").read_text())["window"]["
 WINDOW = "5s"
 SETTINGS = {"window": WINDOW, "window_interval": "1s", "baseline_interval": "1s", "baseline_samples": "5", "fleet_jobs": "1",
             "fleet_range": "20s", "fleet_step": "1s", "hang_seconds": "8", "stalled_seconds": "4", "lost_offset": "6s",
-            "operations_tolerance": "0.2", "late_seconds": "0.1"}
+            "operations_tolerance": "0.2", "late_seconds": "0.1", "noise_multiple": "3"}
 LATE, HEALTHY, HUNG, STEPS = "4711", "4712", "4713", "4714"
 LIMIT_S = 75
 
