@@ -216,7 +216,6 @@ void Judge::find_slow(const WindowResult& result) {
 void Judge::remember(const WindowResult& result) {
   Past past;
   past.unaccused = running() < options_.windows;
-  past.late = result.anybody_late();
   past.lag = result.lag;
   past.step_seconds = result.step_seconds;
   past.shapes = shapes_of(result);
@@ -239,7 +238,7 @@ void Judge::renew_baselines() {
       ++unaccused;
       for (std::size_t g = 0; g < lag.size(); ++g) lag[g] += past->lag[g];
     }
-    if (past->step_seconds && !past->late) steps.push_back(*past->step_seconds);
+    if (past->step_seconds && past->unaccused) steps.push_back(*past->step_seconds);
     for (const auto& [shape, sample] : past->shapes) {
       shapes[shape].first.push_back(sample.transfer);
       shapes[shape].second.push_back(sample.bytes);

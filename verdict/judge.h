@@ -125,7 +125,6 @@ class Judge {
   /// One window, as baselines remember it.
   struct Past {
     bool unaccused = false;   // nobody was accused in it
-    bool late = false;        // somebody was late by it alone
     std::vector<double> lag;  // as Job::gpus
     std::optional<double> step_seconds;
     std::map<Shape, ShapeSample> shapes;
