@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "verdict/statistics.h"
@@ -149,7 +150,9 @@ void add_times(const Job& job, const Window& window, const std::vector<std::size
 struct Place {
   std::int32_t stage = -1;
   std::int32_t expert = -1;
-  auto operator<=>(const Place&) const = default;
+  bool operator<(const Place& other) const {
+    return std::tie(stage, expert) < std::tie(other.stage, other.expert);
+  }
 };
 
 /// By how much more a GPU moves in all-to-alls than the median of its communicator, as a share.
