@@ -33,7 +33,7 @@ verdict::HangClass class_of(Stop stop) {
 /// What each member of a communicator has done by `now`.
 class Counts {
  public:
-  Counts(const Scenario& scenario)
+  explicit Counts(const Scenario& scenario)
       : progress_(static_cast<std::size_t>(scenario.ranks())),
         oldest_(static_cast<std::size_t>(scenario.ranks())),
         oldest_collective_(static_cast<std::size_t>(scenario.ranks())) {
@@ -90,7 +90,6 @@ HangOutcome play_stop(const Scenario& scenario) {
   verdict::Standing standing;
   standing.coverage.assign(job.communicators.size(), 1);
   std::uint32_t stopped_in = verdict::kNone;
-  std::size_t m = 0;
   for (std::uint32_t c = 0; c < model.groups().size(); ++c) {
     const Group& group = model.groups()[c];
     if (&group == model.stopped_in()) stopped_in = c;
@@ -101,7 +100,6 @@ HangOutcome play_stop(const Scenario& scenario) {
         p.inflight_seconds = 0;
       }
       standing.progress.push_back(p);
-      ++m;
     }
   }
   HangOutcome outcome;
