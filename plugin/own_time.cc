@@ -7,7 +7,7 @@
 
 namespace ncclscope::plugin {
 namespace {
-constexpr std::uint64_t kLongestCallNs = 2'000;
+constexpr std::uint64_t kLongestCallNs = 1'000;
 constexpr int kClockReads = 32;
 }  // namespace
 
@@ -27,6 +27,7 @@ void begin_or_end_measuring(Process& p, Lane& lane, std::size_t type, std::uint6
   lane.launcher.store(pthread_self(), kRelaxed);
   // 1 to 255 operations from here, 128 on average.
   const std::uint64_t mixed = (count ^ lane.session_id) * 0x9E3779B97F4A7C15u;
+  p.measured_calls.store(static_cast<std::uint32_t>(mixed >> 31), kRelaxed);
   lane.next_measured[type].store(count + 1 + (mixed >> 32) % (2 * kSampleOperations - 1), kRelaxed);
 }
 
@@ -37,8 +38,9 @@ void add_own_time(const void* token, std::uint64_t start_ns) noexcept {
   // Another process's context (PXN): its work is the first lane's.
   Lane* lane = p.lanes[t.salt() == p.salt ? t.lane() : 0].load(kAcquire);
   if (lane == nullptr || took <= p.clock_cost_ns) return;
-  lane->sampled_ns.fetch_add(std::min(took - p.clock_cost_ns, kLongestCallNs) * kSampleOperations,
-                             kRelaxed);
+  lane->sampled_ns.fetch_add(
+      std::min(took - p.clock_cost_ns, kLongestCallNs) * kSampleOperations * kSampleCalls,
+      kRelaxed);
 }
 
 }  // namespace ncclscope::plugin

@@ -35,6 +35,7 @@ struct Process {
 
   // Own time (own_time.h). On a line of their own that is hardly ever written.
   alignas(64) std::atomic<bool> measuring{false};
+  std::atomic<std::uint32_t> measured_calls{0};
   std::uint64_t clock_cost_ns = 0;
 
   // The mask. NCCL's int is written by us only; it stays mapped as long as NCCL does.
