@@ -144,6 +144,7 @@ class Agent:
     def __init__(self, build, folder, node, arguments=(), environment=None, snapshot_interval_ms=50):
         self.build, self.node, self.arguments, self.environment = build, node, arguments, environment
         self.snapshot_interval_ms = snapshot_interval_ms
+        self.launcher = []   # what the agent's command line is given to
         self.folder = folder / node
         self.folder.mkdir()
         self.socket = self.folder / "run" / "agent.sock"
@@ -157,7 +158,7 @@ class Agent:
         self.ready.unlink(missing_ok=True)
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [self.build.agent, "--socket", self.socket, "--api-socket", self.api, "--listen", "127.0.0.1:0",
+                [*self.launcher, self.build.agent, "--socket", self.socket, "--api-socket", self.api, "--listen", "127.0.0.1:0",
                  "--ready-file", self.ready, "--node", self.node, "--cluster", CLUSTER, "--snapshot-interval-ms",
                  str(self.snapshot_interval_ms), *self.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
 

@@ -9,9 +9,11 @@ with the recorder plugin, and its callbacks are counted here. Counts and bytes m
 in which nothing may be lost. Waits have deadlines; nothing is compared with the wall clock.
 """
 import collections
+import contextlib
 import json
 import os
 import pathlib
+import pwd
 import shutil
 import signal
 import subprocess
@@ -23,8 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import (CLUSTER, JOB, PLUGIN, Failure, Job, node_agents, require, run_scenarios, sum_of, value,  # noqa: E402
-                     wait_until)
+from support import (CLUSTER, JOB, PLUGIN, Agent, Failure, Job, Skipped, node_agents, require, run_scenarios,  # noqa: E402
+                     running, sum_of, value, wait_until)
 
 TYPE_BYTES = {"ncclInt8": 1, "ncclUint8": 1, "Unknown": 1, "ncclInt32": 4, "ncclUint32": 4, "ncclInt64": 8,
               "ncclUint64": 8, "ncclFloat16": 2, "ncclFloat32": 4, "ncclFloat64": 8, "ncclBfloat16": 2}
@@ -460,8 +462,110 @@ def detail(build, folder):
             job.stop()
 
 
+OWNER, COLLEAGUE, ADMINISTRATOR = 54321, 54322, 54323   # user ids nobody has
+ADMINISTRATORS = 54400                                     # the group's id in the agent's /etc/group
+FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
+
+
+def program(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def build_for_everybody(build, folder):
+    """A copy of what a job and a caller need, where each user can read it."""
+    copy = type(build)(folder)
+    for source, target in ((build.command_line, copy.command_line), (build.run_job, copy.run_job), (build.rank, copy.rank),
+                           (build.plugin / PLUGIN, copy.plugin / PLUGIN)):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+    return copy
+
+
+def slurm_cgroup(uid, job):
+    """The folder SLURM makes for a step on cgroup v1, or None where the test may not make any."""
+    folder = FREEZER / f"slurm_{os.getpid()}" / f"uid_{uid}" / f"job_{job}" / "step_0"
+    try:
+        folder.mkdir(parents=True)
+    except OSError:
+        return None
+    return folder
+
+
+def remove_slurm_cgroup(folder):
+    for group in (folder, *folder.parents):
+        if group == FREEZER:
+            return
+
+        def removed():
+            with contextlib.suppress(OSError):
+                group.rmdir()
+            return not group.exists()
+        wait_until(f"{group} removed", removed)
+
+
+def other_users(build, folder):
+    """The agent has given up root and proves the jobs of another user; who may ask about them is a question of user and group."""
+    if os.geteuid() != 0:
+        raise Skipped("not root: cannot be several users")
+    agents_user = "daemon"
+    folder.chmod(0o755)
+    everybody = build_for_everybody(build, folder / "build")
+    group_file = folder / "group"
+    group_file.write_text(pathlib.Path("/etc/group").read_text() + f"ncclscope-admin:x:{ADMINISTRATORS}:\n")
+    everybody.agent = program(folder / "agent-with-group", f"""#!/bin/sh
+mount --bind {group_file} /etc/group || exit 77
+exec {build.agent} "$@"
+""")
+    inner = everybody.run_job
+    cgroup = slurm_cgroup(OWNER, JOB)
+    everybody.run_job = program(folder / "run-job-as-owner", "#!/bin/sh\n" + (f"echo $$ > {cgroup}/cgroup.procs\n" if cgroup else "")
+                                + f'exec setpriv --reuid {OWNER} --regid {OWNER} --clear-groups {inner} "$@"\n')
+    agent = Agent(everybody, folder, "node0", ["--user", agents_user])
+    for path in (agent.folder, agent.socket.parent):
+        shutil.chown(path, agents_user, agents_user)
+    job = None
+
+    def ask(uid, *groups):
+        return subprocess.run([everybody.command_line, "books", "--agent", agent.api, "--json"], user=uid, group=uid,
+                              extra_groups=list(groups), capture_output=True, text=True, timeout=30, check=False)
+
+    def processes(answer):
+        # 1: books of a running job need not balance at every moment.
+        require(answer.returncode in (0, 1), f"books ended with {answer.returncode}: {answer.stderr}")
+        return [row for row in json.loads(answer.stdout)["processes"] if row["job_id"] == JOB]
+    try:
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0:
+            raise Skipped("no mount namespace to be had: /etc/group cannot be the test's own")
+        agent.launcher = ["unshare", "--mount", "--propagation", "private"]
+        with running([agent]):
+            status = pathlib.Path(f"/proc/{agent.process.pid}/status").read_text()
+            uids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
+            require(set(uids) == {str(pwd.getpwnam(agents_user).pw_uid)}, f"the agent runs as {uids}")
+            job = Job(everybody, 1, 2, "ddp", 1_000_000, PLUGIN, [agent.socket], compute_ms=5)
+
+            def known():
+                rows = agent.scrape().get("ncclscope_job_info", [])
+                return [labels for labels, _ in rows if labels["job_id"] == JOB]
+            rows = wait_until("the job is known", known)
+            wanted = "cgroup" if cgroup else "claimed"
+            require([row["identity_source"] for row in rows] == [wanted], f"the job is known as {rows}, not by {wanted}")
+            print(f"identity by {wanted}")
+            wait_until("both ranks in the owner's books", lambda: len(processes(ask(OWNER))) == 2)
+            require(len(processes(ask(ADMINISTRATOR, ADMINISTRATORS))) == 2, "the group ncclscope-admin sees every job")
+            require(processes(ask(COLLEAGUE)) == [], "a colleague sees nobody's jobs")
+            require(processes(ask(COLLEAGUE, OWNER)) == [], "the owner's group is not the owner")
+            job.stop()
+    finally:
+        if job:
+            job.stop()
+        if cgroup:
+            remove_slurm_cgroup(cgroup)
+
+
 SCENARIOS = (exact, budget, absent_at_start, stopped_agent, killed_agent, restarted_agent, flood, crashed_rank, signals,
-             detail)
+             detail, other_users)
 
 if __name__ == "__main__":
     sys.exit(run_scenarios(__doc__, SCENARIOS))
