@@ -11,21 +11,22 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("proto", "verdict", "plugin", "agent", "sim", "cli", "tests")
+FOLDERS = ("proto", "verdict", "archive", "plugin", "agent", "sim", "cli", "tests")
 
 # Ours: folder -> folders it may include besides itself. tests/ may include everything.
 MAY_USE = {
     "proto": (),
     "verdict": (),
     "plugin": ("proto",),
-    "agent": ("proto",),
+    "archive": ("proto",),
+    "agent": ("proto", "archive"),
     "sim": ("proto",),
-    "cli": ("proto", "sim", "verdict"),
+    "cli": ("proto", "sim", "verdict", "archive"),
 }
 
 # Inside the agent, from the bottom to the top. "app" wires, "api" and "export" stand side by side; the page builds on
 # what "export" serves.
-AGENT_LAYERS = {"base": 0, "access": 1, "ingest": 1, "identity": 2, "aggregate": 3, "diagnose": 4, "export": 5, "api": 5, "page": 6, "app": 7}
+AGENT_LAYERS = {"base": 0, "access": 1, "ingest": 1, "identity": 2, "aggregate": 3, "diagnose": 4, "archive": 4, "export": 5, "api": 5, "page": 6, "app": 7}
 
 # Strangers that would bring symbols, threads or allocation into a training process.
 PLUGIN_FORBIDDEN = re.compile(
@@ -83,6 +84,11 @@ def selftest() -> int:
         ("agent/export/a.cc", "verdict/judge.h", False),
         ("verdict/a.cc", "proto/wire/frame.h", False),
         ("verdict/a.cc", "chrono", False),
+        ("archive/a.cc", "proto/wire/frame.h", True),
+        ("archive/a.cc", "agent/base/x.h", False),
+        ("agent/archive/a.cc", "archive/writer.h", True),
+        ("cli/a.cc", "archive/reader.h", True),
+        ("sim/a.cc", "archive/reader.h", False),
         ("sim/a.cc", "plugin/x.h", False),
         ("sim/a.cc", "cli/x.h", False),
         ("proto/wire/a.h", "plugin/x.h", False),
