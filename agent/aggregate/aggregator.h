@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -98,6 +99,28 @@ class Aggregator final : public RecordSink {
   /// Rows, processes and communicators that were folded, all jobs and steps together.
   [[nodiscard]] std::uint64_t folded() const;
   [[nodiscard]] std::size_t communicators() const { return communicator_count_; }
+
+  // ---- what is known of peers, for the archive (facts.cc) ---------------------------------------
+  struct ProcessFacts {
+    const JobIdentity* job;  // valid until the next call that changes something
+    std::string_view global_rank, local_rank, plugin_version;
+  };
+  /// Nothing before session_opened() and after session_expired().
+  [[nodiscard]] std::optional<ProcessFacts> facts(const SessionState& session) const;
+  struct CommunicatorFacts {
+    std::string comm;
+    bool hash_known = false;
+    std::string name, dimension;
+    std::uint32_t nranks = 0, nnodes = 0;
+    std::int32_t rank = -1;
+    std::int32_t gpu = -1;
+    std::string gpu_uuid, pci_bus_id;
+  };
+  /// Nothing for a communicator that is not known, or folded.
+  [[nodiscard]] std::optional<CommunicatorFacts> facts(const SessionState& session,
+                                                       std::uint16_t communicator) const;
+  /// Shown in the next snapshots.
+  void set_archive(const ArchiveCounts& counts) { archive_ = counts; }
 
  private:
   static CommRank* slot(const SessionState& session, std::uint16_t communicator);
@@ -206,6 +229,7 @@ class Aggregator final : public RecordSink {
   std::uint64_t identity_mismatches_ = 0;
   std::uint64_t squeue_failures_ = 0;
   std::uint64_t rdma_ports_ = 0;
+  std::optional<ArchiveCounts> archive_;
   std::uint64_t generation_ = 0;
   std::uint64_t now_ns_ = 0;        // of the frame being handled
   std::uint64_t send_time_ns_ = 0;  // of the frame being handled, on the sender's clock

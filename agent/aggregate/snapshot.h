@@ -238,6 +238,19 @@ struct JobSnapshot {
   std::optional<ProcessSums> forgotten;
 };
 
+/// What became of the operations that the archive keeps.
+struct ArchiveCounts {
+  std::uint64_t operations = 0;            // written
+  std::uint64_t written_bytes = 0;         // since the agent started
+  std::uint64_t dropped_queue = 0;         // operations: the disk was too slow
+  std::uint64_t dropped_disk = 0;          // operations: it failed
+  std::uint64_t stored_bytes = 0;          // segments of this node that are there now
+  std::uint64_t limit_bytes = 0;           // that they may have together
+  std::uint64_t segments = 0;              // likewise there now
+  std::array<std::uint64_t, 3> deleted{};  // segments: too old, job's limit, limit of all
+};
+inline constexpr std::array<const char*, 3> kArchiveDeletions = {"age", "job", "total"};
+
 /// The agent about itself. Filled by the reactor; scrape costs are added by the exporter.
 struct AgentStats {
   std::uint64_t connections_accepted = 0;
@@ -254,7 +267,8 @@ struct AgentStats {
   std::uint64_t jobs_refused = 0;                 // sessions refused because a limit was reached
   std::uint64_t identity_mismatches = 0;
   std::uint64_t squeue_failures = 0;
-  std::uint64_t rdma_ports = 0;  // of the node that are active
+  std::uint64_t rdma_ports = 0;          // of the node that are active
+  std::optional<ArchiveCounts> archive;  // where there is one
 };
 
 struct Snapshot {

@@ -283,6 +283,7 @@ SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quota
   agent.jobs_refused = jobs_refused_;
   agent.identity_mismatches = identity_mismatches_;
   agent.squeue_failures = squeue_failures_;
+  agent.archive = archive_;
   agent.rdma_ports = rdma_ports_;
   return snapshot;
 }

@@ -7,17 +7,20 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include "agent/aggregate/aggregator.h"
 #include "agent/api/api_server.h"
 #include "agent/api/network_server.h"
 #include "agent/app/limits.h"
+#include "agent/archive/job_archive.h"
 #include "agent/base/log.h"
 #include "agent/base/reactor.h"
 #include "agent/base/signals.h"
@@ -44,6 +47,7 @@ constexpr std::uint64_t kTrimPeriodNs = kSecond;
 constexpr std::uint64_t kTrimGrowthBytes = 1024 * 1024;
 constexpr std::chrono::seconds kDrainLimit{1};
 constexpr std::chrono::milliseconds kApiStopLimit{500};
+constexpr std::chrono::milliseconds kArchiveStopLimit{3'000};
 constexpr std::chrono::seconds kFilesCheck{5};  // certificates and who may pass
 constexpr std::size_t kMaxChannels = 256;       // gRPC ingest streams
 
@@ -98,6 +102,32 @@ SqueuePoller::Options squeue_options(const Config& config) {
   return options;
 }
 
+/// Null where nothing is to be kept.
+Result<std::unique_ptr<JobArchive>> make_archive(const Config& config, Aggregator& aggregator,
+                                                 const Clock& clock, std::uint64_t instance) {
+  constexpr std::uint64_t kMiB = 1024 * 1024;
+  if (config.archive_directory.empty()) return std::unique_ptr<JobArchive>();
+  JobArchive::Options options;
+  options.store.directory = config.archive_directory;
+  options.store.node = config.node.empty() ? host_name() : config.node;
+  options.store.group_readable = config.archive_group_readable != 0;
+  options.store.job_bytes = config.archive_job_mb * kMiB;
+  options.store.total_bytes = config.archive_total_mb * kMiB;
+  options.store.age_ns = static_cast<std::int64_t>(config.archive_age_hours * 3600 * kSecond);
+  options.store.instance = instance;
+  options.writer.flush_ns = config.archive_flush_seconds * kSecond;
+  options.writer.segment_ns = config.archive_segment_seconds * kSecond;
+  // Whole segments are deleted: none should be much of what there may be.
+  options.writer.segment_bytes = std::min(
+      {options.writer.segment_bytes, options.store.job_bytes / 8, options.store.total_bytes / 16});
+  options.writer.zstd_level = static_cast<int>(config.archive_zstd_level);
+  options.writer.instance = instance;
+  options.sink.node = options.store.node;
+  options.sink.producer = concat("ncclscope-agent ", agent_version());
+  options.sink.state_ns = options.writer.flush_ns;
+  return JobArchive::create(aggregator, clock, options);
+}
+
 /// "127.0.0.1:9464", "[::]:9464".
 std::string address_text(const std::string& host, std::uint16_t port) {
   const bool v6 = host.find(':') != std::string::npos;
@@ -111,7 +141,7 @@ const char* agent_version() {
 }
 
 struct Agent::Parts {
-  Parts(const Config& c, const Clock& k, std::uint64_t instance)
+  Parts(const Config& c, const Clock& k, std::uint64_t own_instance)
       : config(c),
         clock(k),
         tail(c.tail_records),
@@ -119,15 +149,26 @@ struct Agent::Parts {
         slurm_jobs(k, {c.max_slurm_jobs, c.grace_seconds * kSecond}),
         prover({.proc_root = c.proc_root, .pods_log_root = c.pods_log_root}, slurm_jobs, k),
         resolver(c.cluster, slurm_jobs),
-        aggregator(k, resolver, gpus, tail, aggregator_options(c, instance)),
-        ingest(aggregator, k, ingest_options(c, instance)) {}
+        instance(own_instance),
+        aggregator(k, resolver, gpus, tail, aggregator_options(c, instance)) {}
+
+  /// The way in: with the archive in front of the aggregator, if there is one.
+  Status open_ingest() {
+    Result<std::unique_ptr<JobArchive>> made = make_archive(config, aggregator, clock, instance);
+    if (!made.ok()) return made.status();
+    archive = std::move(made).value();
+    RecordSink& sink = archive ? archive->sink() : static_cast<RecordSink&>(aggregator);
+    ingest.emplace(sink, clock, ingest_options(config, instance));
+    return {};
+  }
 
   void tick() {
     if (listener) listener->note_empty_queue();
     give_back_memory();
     watch_memory();
-    ingest.tick();
+    ingest->tick();
     aggregator.tick();
+    if (archive) archive->tick();
     refresh_jobs();
   }
   void refresh_jobs();
@@ -139,7 +180,8 @@ struct Agent::Parts {
       rdma_look_ns = now + kLookAgainNs;
       aggregator.set_rdma_ports(active_rdma_ports(config.sysfs_root));
     }
-    SnapshotPtr snapshot = aggregator.build(ingest.stats(), ingest.quotas().counts());
+    if (archive) aggregator.set_archive(archive->counts());
+    SnapshotPtr snapshot = aggregator.build(ingest->stats(), ingest->quotas().counts());
     history.observe(*snapshot);
     store.publish(std::move(snapshot));
     give_back_memory();
@@ -161,8 +203,10 @@ struct Agent::Parts {
   JobTable slurm_jobs;
   PeerProver prover;
   ProofResolver resolver;
+  std::uint64_t instance;
   Aggregator aggregator;
-  Ingest ingest;
+  std::unique_ptr<JobArchive> archive;
+  std::optional<Ingest> ingest;  // always there, once open_ingest() was called
   std::unique_ptr<Reactor> reactor;
   std::unique_ptr<Signals> signals;
   std::unique_ptr<Listener> listener;
@@ -200,7 +244,7 @@ void Agent::Parts::watch_memory() {
       log_info(concat("new sessions and communicators are taken again: ", state));
     }
   }
-  ingest.set_memory_full(full);
+  ingest->set_memory_full(full);
   aggregator.set_memory_full(full);
 }
 
@@ -234,8 +278,9 @@ void Agent::Parts::shut_down() {
   const auto deadline = std::chrono::steady_clock::now() + kDrainLimit;
   while (listener->drain() && std::chrono::steady_clock::now() < deadline) {
   }
-  ingest.acknowledge_all();
+  ingest->acknowledge_all();
   aggregator.flush_all();
+  if (archive) archive->stop(kArchiveStopLimit);
   publish();
   gateway->close();
   tail.close();
@@ -254,7 +299,7 @@ void Agent::Parts::apply(const Config& next) {
   if (const Result<LogLevel> level = parse_log_level(config.log_level); level.ok()) {
     set_log_level(level.value());
   }
-  ingest.set_grace_ns(config.grace_seconds * kSecond);
+  ingest->set_grace_ns(config.grace_seconds * kSecond);
   aggregator.set_grace_ns(config.grace_seconds * kSecond);
   aggregator.set_stalled_ns(config.stalled_seconds * kSecond);
   slurm_jobs.set_grace_ns(config.grace_seconds * kSecond);
@@ -305,11 +350,12 @@ Agent::~Agent() {
 Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& clock) {
   auto parts = std::make_unique<Parts>(config, clock, random_instance());
   Parts& p = *parts;
+  if (Status s = p.open_ingest(); !s.ok()) return s;
   Result<std::unique_ptr<Reactor>> reactor = Reactor::create();
   if (!reactor.ok()) return reactor.status();
   p.reactor = std::move(reactor).value();
   p.gateway = std::make_unique<ReactorGateway>(
-      *p.reactor, p.ingest, ReactorGateway::Options{kMaxChannels, config.quota_bytes_per_second});
+      *p.reactor, *p.ingest, ReactorGateway::Options{kMaxChannels, config.quota_bytes_per_second});
   p.job_reports = std::make_unique<ReactorJobReports>(*p.reactor, p.slurm_jobs);
 
   Listener::Options options;
@@ -323,7 +369,7 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
   options.connections_per_principal = config.quota_connections;
   options.bytes_per_second_per_principal = config.quota_bytes_per_second;
   Result<std::unique_ptr<Listener>> listener = Listener::create(
-      *p.reactor, p.ingest, options,
+      *p.reactor, *p.ingest, options,
       [&p](int fd, std::uint64_t queue_empty_ns) { return p.prover.identify(fd, queue_empty_ns); });
   if (!listener.ok()) return listener.status();
   p.listener = std::move(listener).value();

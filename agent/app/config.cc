@@ -102,6 +102,25 @@ const std::array kKeys = {
               false, "series of all jobs of one user, or of one pod"},
     ConfigKey{"series_limit", &Config::series_limit, kLeastSeriesOfAJob, kNoLimit, false,
               "series of all jobs together"},
+    ConfigKey{"archive_directory", &Config::archive_directory, 0, 0, false,
+              "folder in which every operation of every job is kept (about 8 bytes each); empty: "
+              "none is"},
+    ConfigKey{"archive_group_readable", &Config::archive_group_readable, 0, 1, false,
+              "1: the group of archive_directory's files may read them (0640), 0: only the agent's "
+              "user (0600)"},
+    ConfigKey{"archive_job_mb", &Config::archive_job_mb, 1, 16'777'216, false,
+              "MiB that a job's segments may take on this node; beyond it its oldest are deleted"},
+    ConfigKey{"archive_total_mb", &Config::archive_total_mb, 1, 16'777'216, false,
+              "MiB that the segments of all jobs may take on this node; beyond it the oldest are "
+              "deleted"},
+    ConfigKey{"archive_age_hours", &Config::archive_age_hours, 1, 87'600, false,
+              "after how long a segment is deleted"},
+    ConfigKey{"archive_segment_seconds", &Config::archive_segment_seconds, 1, 86'400, false,
+              "how long a segment is written to"},
+    ConfigKey{"archive_flush_seconds", &Config::archive_flush_seconds, 1, 600, false,
+              "what an agent that is killed may lose of the archive; larger blocks take less room"},
+    ConfigKey{"archive_zstd_level", &Config::archive_zstd_level, 1, 19, false,
+              "how hard to compress; higher ones cost CPU time and gain little"},
 };
 
 const ConfigKey* find_key(std::string_view name) {
@@ -211,6 +230,15 @@ Status check(const Config& config) {
     return Status::invalid(concat("squeue_command = '", config.squeue_command,
                                   "' must begin with the program's full path, such as "
                                   "/usr/bin/squeue"));
+  }
+  if (!config.archive_directory.empty() && config.archive_directory.front() != '/') {
+    return Status::invalid(concat("archive_directory = '", config.archive_directory,
+                                  "' must be a full path, such as /var/lib/ncclscope/archive"));
+  }
+  if (config.archive_flush_seconds > config.archive_segment_seconds) {
+    return Status::invalid(concat(
+        "archive_flush_seconds = ", config.archive_flush_seconds,
+        " must not be more than archive_segment_seconds = ", config.archive_segment_seconds));
   }
   if (config.socket.empty()) return Status::invalid("socket must not be empty");
   if (config.socket == config.api_socket) {

@@ -56,6 +56,14 @@ struct Config {
   std::uint64_t series_per_job = 4'000;
   std::uint64_t series_per_principal = 25'000;
   std::uint64_t series_limit = 50'000;
+  std::string archive_directory;  // empty: operations are not kept
+  std::uint64_t archive_group_readable = 0;
+  std::uint64_t archive_job_mb = 2'048;
+  std::uint64_t archive_total_mb = 20'480;
+  std::uint64_t archive_age_hours = 168;
+  std::uint64_t archive_segment_seconds = 600;
+  std::uint64_t archive_flush_seconds = 5;
+  std::uint64_t archive_zstd_level = 3;
 
   bool operator==(const Config&) const = default;
 };

@@ -650,6 +650,7 @@ class Visit {
     for (std::size_t i = 0; i < kQuotaCount; ++i)
       emit({name(static_cast<Quota>(i))}, a.quota_exceeded[i]);
     series();
+    if (a.archive) archive(*a.archive);
     if (snapshot_.realtime_ns > 0) {
       const auto age_ns = std::max<std::int64_t>(0, self_.now_ns - snapshot_.realtime_ns);
       agent_value(Metric::kAgentSnapshotAge, static_cast<double>(age_ns) * 1e-9);
@@ -658,6 +659,19 @@ class Visit {
     agent_value(Metric::kAgentScrapeSeconds, self_.scrape_cpu_seconds);
     agent_value(Metric::kAgentCpuSeconds, self_.cpu_seconds);
     agent_value(Metric::kAgentResidentMemory, self_.resident_bytes);
+  }
+
+  void archive(const ArchiveCounts& a) {
+    agent_value(Metric::kAgentArchiveOperations, a.operations);
+    family(Metric::kAgentArchiveDropped);
+    emit({"queue"}, a.dropped_queue);
+    emit({"disk"}, a.dropped_disk);
+    agent_value(Metric::kAgentArchiveWrittenBytes, a.written_bytes);
+    agent_value(Metric::kAgentArchiveStoredBytes, a.stored_bytes);
+    agent_value(Metric::kAgentArchiveLimitBytes, a.limit_bytes);
+    agent_value(Metric::kAgentArchiveSegments, a.segments);
+    family(Metric::kAgentArchiveDeleted);
+    for (std::size_t i = 0; i < a.deleted.size(); ++i) emit({kArchiveDeletions[i]}, a.deleted[i]);
   }
 
   void series() {

@@ -47,3 +47,8 @@ ncclscope_test(agent_churn_test
 if(TARGET agent_churn_test)
   target_compile_definitions(agent_churn_test PRIVATE NCCLSCOPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 endif()
+
+ncclscope_test(agent_archive_test
+  SOURCES unit/agent/archive_test.cc
+  LINK ncclscope_agent_archive
+  LABELS unit sanitize)

@@ -206,6 +206,7 @@ Snapshot golden_snapshot() {
   s.agent.bytes_received = 18'446'744'073'709'551'615u;
   s.agent.records = 25'000;
   s.agent.quota_exceeded = {1, 2, 3, 4, 5, 6};
+  s.agent.archive = ArchiveCounts{100'000, 812'345, 7, 9, 700'000, 1u << 30, 12, {1, 2, 3}};
   s.agent.decode_errors = {{"no_hello", 1}, {"bad_magic", 2}};
   s.agent.series_per_job = 4'000;
   s.agent.series_per_principal = 25'000;
