@@ -23,6 +23,7 @@ void register_books(CLI::App& app);
 void register_detail(CLI::App& app);
 void register_diagnose(CLI::App& app);
 void register_job(CLI::App& app);
+void register_report(CLI::App& app);
 void register_tail(CLI::App& app);
 void register_top(CLI::App& app);
 void register_version(CLI::App& app);

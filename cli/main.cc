@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   register_detail(app);
   register_diagnose(app);
   register_job(app);
+  register_report(app);
 #ifdef NCCLSCOPE_CLI_HAS_SIMULATE
   register_simulate(app);
 #endif

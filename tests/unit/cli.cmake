@@ -3,3 +3,8 @@ ncclscope_test(cli_test
   SOURCES unit/cli/diagnose_test.cc unit/cli/job_report_test.cc unit/cli/text_test.cc unit/cli/top_model_test.cc
   LINK ncclscope_cli
   LABELS unit sanitize)
+
+ncclscope_test(cli_inspector_log_test
+  SOURCES unit/cli/inspector_log_test.cc
+  LINK ncclscope_inspector_log ZLIB::ZLIB
+  LABELS unit sanitize)

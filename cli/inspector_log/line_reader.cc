@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/inspector_log/line_reader.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace ncclscope::cli::inspector_log {
+namespace {
+
+constexpr std::size_t kInputBytes = std::size_t{256} << 10;
+constexpr std::size_t kTextBytes = std::size_t{1} << 20;
+constexpr std::byte kGzipMagic[2] = {std::byte{0x1F}, std::byte{0x8B}};
+
+}  // namespace
+
+struct LineReader::Inflater {
+  Inflater() { ready = inflateInit2(&stream, 15 + 16) == Z_OK; }  // 16: gzip's header and checksum
+  ~Inflater() { inflateEnd(&stream); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  z_stream stream{};
+  bool ready = false;
+  bool between_members = true;
+};
+
+LineReader::LineReader(std::string path) : path_(std::move(path)) {}
+
+LineReader::~LineReader() {
+  if (file_ >= 0) close(file_);
+}
+
+void LineReader::fail(const std::string& reason) {
+  error_ = path_ + ":" + std::to_string(line_number_ + 1) + ": " + reason;
+  at_end_ = true;
+}
+
+bool LineReader::open() {
+  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);  // NOLINT(cppcoreguidelines-pro-type-vararg)
+  if (file_ < 0) {
+    error_ = path_ + ": cannot be opened: " + std::generic_category().message(errno);
+    return false;
+  }
+  input_.resize(kInputBytes);
+  text_.resize(kTextBytes);
+  input_end_ = read_file(input_.data(), input_.size());
+  if (!error_.empty()) return false;
+  if (input_end_ < sizeof kGzipMagic ||
+      std::memcmp(input_.data(), kGzipMagic, sizeof kGzipMagic) != 0)
+    return true;
+  inflater_ = std::make_unique<Inflater>();
+  if (!inflater_->ready) fail("no memory for zlib");
+  return inflater_->ready;
+}
+
+/// 0 at the end of the file; what cannot be read sets error_.
+std::size_t LineReader::read_file(std::byte* into, std::size_t size) {
+  while (true) {
+    const ssize_t got = ::read(file_, into, size);
+    if (got >= 0) {
+      file_bytes_ += static_cast<std::uint64_t>(got);
+      return static_cast<std::size_t>(got);
+    }
+    if (errno == EINTR) continue;
+    fail("cannot be read: " + std::generic_category().message(errno));
+    return 0;
+  }
+}
+
+std::size_t LineReader::read_text(char* into, std::size_t size) {
+  if (inflater_ != nullptr) return inflate_text(into, size);
+  if (input_begin_ == input_end_) return read_file(reinterpret_cast<std::byte*>(into), size);
+  const std::size_t count = std::min(size, input_end_ - input_begin_);
+  std::memcpy(into, input_.data() + input_begin_, count);
+  input_begin_ += count;
+  return count;
+}
+
+std::size_t LineReader::inflate_text(char* into, std::size_t size) {
+  z_stream& stream = inflater_->stream;
+  stream.next_out = reinterpret_cast<Bytef*>(into);
+  stream.avail_out = static_cast<uInt>(size);
+  while (stream.avail_out == size) {
+    if (input_begin_ == input_end_) {
+      input_begin_ = 0;
+      input_end_ = read_file(input_.data(), input_.size());
+      if (input_end_ == 0) {
+        compressed_data_cut_ = error_.empty() && !inflater_->between_members;
+        return 0;
+      }
+    }
+    stream.next_in = reinterpret_cast<Bytef*>(input_.data() + input_begin_);
+    stream.avail_in = static_cast<uInt>(input_end_ - input_begin_);
+    const int status = inflate(&stream, Z_NO_FLUSH);
+    input_begin_ = input_end_ - stream.avail_in;
+    inflater_->between_members = status == Z_STREAM_END;
+    if (status == Z_STREAM_END) {
+      inflateReset(&stream);
+    } else if (status != Z_OK && status != Z_BUF_ERROR) {
+      fail(std::string("the compressed data is damaged (") +
+           (stream.msg == nullptr ? "zlib gives no reason" : stream.msg) + ")");
+      break;
+    }
+  }
+  return size - stream.avail_out;
+}
+
+/// More text after end_; false when there is none.
+bool LineReader::fill() {
+  if (at_end_) return false;
+  if (begin_ > 0) {
+    std::memmove(text_.data(), text_.data() + begin_, end_ - begin_);
+    scanned_ -= begin_;
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (end_ == text_.size()) {
+    if (text_.size() >= kMaxLineBytes) {
+      fail("a line of more than " + std::to_string(kMaxLineBytes >> 20) + " MiB; is this a log?");
+      return false;
+    }
+    text_.resize(text_.size() * 2);
+  }
+  const std::size_t got = read_text(text_.data() + end_, text_.size() - end_);
+  at_end_ = at_end_ || got == 0;
+  end_ += got;
+  return got > 0;
+}
+
+LineReader::Next LineReader::next(std::string_view& line) {
+  if (file_ < 0 && (!error_.empty() || !open())) return Next::kFailed;
+  while (true) {
+    const auto* newline =
+        static_cast<const char*>(std::memchr(text_.data() + scanned_, '\n', end_ - scanned_));
+    if (newline != nullptr) {
+      const auto position = static_cast<std::size_t>(newline - text_.data());
+      line = {text_.data() + begin_, position - begin_};
+      begin_ = scanned_ = position + 1;
+      ++line_number_;
+      return Next::kLine;
+    }
+    scanned_ = end_;
+    if (fill()) continue;
+    if (!error_.empty()) return Next::kFailed;
+    if (begin_ == end_) return Next::kEnd;
+    line = {text_.data() + begin_, end_ - begin_};
+    begin_ = scanned_ = end_;
+    ++line_number_;
+    return Next::kCut;
+  }
+}
+
+}  // namespace ncclscope::cli::inspector_log

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DuckDB behind a few RAII types. The library (70 MB) is opened when the first Database is made, so
+// only `ncclscope report` pays for it; duckdb.cc says where it is searched. Everything throws
+// DuckdbError: a missing library, SQL that fails, a full disk. A Connection and its results belong
+// to one thread at a time; progress() may be called from any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "cli/report/duckdb_api.h"
+
+namespace ncclscope::cli::report {
+
+class DuckdbError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The library's functions; opens it at the first call. Throws with how to get it when it is not
+/// found.
+[[nodiscard]] const duckdb_api::Functions& duckdb_library();
+/// "v1.5.6".
+[[nodiscard]] std::string duckdb_version();
+
+/// What a query returns, chunk by chunk: only a chunk is in memory. The connection is busy until
+/// this is gone.
+class Rows {
+ public:
+  Rows(Rows&& other) noexcept;
+  Rows& operator=(Rows&&) = delete;
+  Rows(const Rows&) = delete;
+  Rows& operator=(const Rows&) = delete;
+  ~Rows();
+
+  /// Goes to the next chunk; false at the end.
+  [[nodiscard]] bool next_chunk();
+  /// Rows of the current chunk.
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::size_t columns() const;
+  [[nodiscard]] std::string column_name(std::size_t column) const;
+  /// duckdb_api::Type.
+  [[nodiscard]] int type(std::size_t column) const;
+
+  [[nodiscard]] bool is_null(std::size_t column, std::size_t row) const;
+  /// Any numeric column; NaN for NULL.
+  [[nodiscard]] double number(std::size_t column, std::size_t row) const;
+  /// Any integer column (HUGEINT too, if the value fits); 0 for NULL.
+  [[nodiscard]] std::int64_t integer(std::size_t column, std::size_t row) const;
+  /// A text column; empty for NULL. Valid until the next chunk.
+  [[nodiscard]] std::string_view text(std::size_t column, std::size_t row) const;
+
+ private:
+  friend class Connection;
+  Rows(duckdb_api::PreparedStatement statement, const duckdb_api::Result& result);
+  void drop_chunk();
+  template <typename T>
+  [[nodiscard]] const T& at(std::size_t column, std::size_t row) const;
+
+  duckdb_api::PreparedStatement statement_;
+  mutable duckdb_api::Result result_;
+  duckdb_api::DataChunk chunk_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+class Connection {
+ public:
+  explicit Connection(duckdb_api::Connection connection) : connection_(connection) {}
+  Connection(Connection&& other) noexcept : connection_(other.connection_) {
+    other.connection_ = nullptr;
+  }
+  Connection& operator=(Connection&&) = delete;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  /// One or more statements whose rows nobody wants.
+  void run(const std::string& sql);
+  /// One statement.
+  [[nodiscard]] Rows query(const std::string& sql);
+  /// Percent of the running statement that is done; negative if DuckDB cannot tell.
+  [[nodiscard]] double progress() const;
+  [[nodiscard]] duckdb_api::Connection handle() const { return connection_; }
+
+ private:
+  duckdb_api::Connection connection_;
+};
+
+struct DatabaseOptions {
+  std::uint64_t memory_bytes = std::uint64_t{256} << 20;
+  unsigned threads = 2;
+  std::string temporary_folder;  // where what does not fit into memory goes; empty: nothing may
+};
+
+/// A database in memory; its large data is in Parquet files.
+class Database {
+ public:
+  explicit Database(const DatabaseOptions& options);
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+  ~Database();
+
+  [[nodiscard]] Connection connect();
+
+ private:
+  duckdb_api::Database database_ = nullptr;
+};
+
+}  // namespace ncclscope::cli::report

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lines of NCCL Inspector as rows of `operations`. What the columns mean for them stands in
+// docs/parquet-schema.md.
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "cli/inspector_log/line_parser.h"
+#include "cli/inspector_log/line_reader.h"
+#include "cli/report/classification.h"
+#include "cli/report/reading.h"
+
+namespace ncclscope::cli::report {
+namespace {
+
+using duckdb_api::String;
+using inspector_log::Context;
+using inspector_log::LineParser;
+using inspector_log::LineReader;
+using inspector_log::Performance;
+
+/// Ours for theirs; others stay as they are.
+std::string_view operation_name(std::string_view inspector) {
+  return inspector == "All2All" ? "AlltoAll" : inspector;
+}
+
+std::string_view timing_name(std::string_view inspector) {
+  if (inspector == "kernel_gpu") return "gpu";
+  if (inspector == "kernel_cpu") return "host_callback";
+  if (inspector == "collective_cpu") return "host";
+  return inspector;
+}
+
+/// Sizes of these are per rank; nccl-tests counts the whole.
+bool size_is_per_rank(std::string_view operation) {
+  return operation == "AllGather" || operation == "ReduceScatter" || operation == "AllGatherV" ||
+         operation == "AlltoAll";
+}
+
+/// Few texts that occur again and again: the last one is usually the next one.
+class TextCache {
+ public:
+  TextCache(StringPool& pool, std::string_view (*rename)(std::string_view))
+      : pool_(pool), rename_(rename) {}
+
+  const String& of(std::string_view text) {
+    if (text == last_text_) return last_;
+    last_text_ = text;
+    return last_ = pool_.intern(rename_(text));
+  }
+
+ private:
+  StringPool& pool_;
+  std::string_view (*rename_)(std::string_view);
+  std::string last_text_;
+  String last_{};
+};
+
+std::string_view unchanged(std::string_view text) {
+  return text;
+}
+
+/// What is the same for all rows of a communicator's rank.
+struct ContextTexts {
+  String node{}, communicator{}, name{}, communication_class{}, version{};
+  bool has_class = false;
+};
+
+class InspectorStream : public OperationStream {
+ public:
+  InspectorStream(const Input& input, StringPool& pool, ReadAccount& account)
+      : input_(input),
+        pool_(pool),
+        account_(account),
+        reader_(input.path),
+        source_(pool.intern("inspector")),
+        file_(pool.intern(input.name)),
+        step_(pool.intern(input.step)) {}
+
+  bool fill(RowWriter& writer) override {
+    const bool more = read(writer);
+    account_.advance(reader_.file_bytes() - told_bytes_);
+    told_bytes_ = reader_.file_bytes();
+    if (!more) close();
+    return more;
+  }
+
+ private:
+  bool read(RowWriter& writer) {
+    std::string_view line;
+    while (!writer.full()) {
+      const LineReader::Next next = reader_.next(line);
+      if (next == LineReader::Next::kEnd) return false;
+      if (next == LineReader::Next::kFailed) {
+        account_.tell(reader_.error());
+        ++counts_.bad_files;
+        return false;
+      }
+      ++counts_.lines;
+      switch (parser_.parse(line)) {
+        case LineParser::Kind::kPerformance:
+          write(parser_.performance(), writer);
+          break;
+        case LineParser::Kind::kOther:
+          break;
+        case LineParser::Kind::kBad:
+          if (next == LineReader::Next::kCut)
+            return cut("the last line is cut: its text is left out");
+          ++counts_.bad_lines;
+          account_.tell(place() + parser_.error());
+          break;
+      }
+    }
+    return true;
+  }
+
+  std::string place() const {
+    return input_.path + ":" + std::to_string(reader_.line_number()) + ": ";
+  }
+
+  bool cut(const std::string& what) {
+    cut_ = true;
+    account_.tell(place() + what);
+    return false;
+  }
+
+  /// The end of the file: what was announced and never came, compressed data that just stops.
+  void close() {
+    if (reader_.compressed_data_cut() && !cut_) cut("the compressed data ends in the middle");
+    if (parser_.announced_left() > 0 && !cut_)
+      cut(std::to_string(parser_.announced_left()) +
+          " lines that dump_stats announced are missing at the end");
+    counts_.files = 1;
+    counts_.cut_files = cut_ ? 1 : 0;
+    counts_.lost_by_writer = static_cast<std::uint64_t>(parser_.dropped_by_writer());
+    account_.add(counts_);
+  }
+
+  const ContextTexts& texts_of(const Context* context) {
+    if (context == last_context_) return *last_texts_;
+    auto [known, is_new] = contexts_.try_emplace(context);
+    ContextTexts& texts = known->second;
+    if (is_new) {
+      texts.node = pool_.intern(context->hostname);
+      texts.communicator = pool_.intern(context->id);
+      texts.name = pool_.intern(context->comm_name);
+      const std::string_view name = communication_class(context->n_ranks, context->nnodes);
+      texts.has_class = !name.empty();
+      texts.communication_class = pool_.intern(name);
+      texts.version = pool_.intern(context->git_rev);
+    }
+    last_context_ = context;
+    last_texts_ = &texts;
+    return texts;
+  }
+
+  void write_context(const Context& context, RowWriter& writer) {
+    const ContextTexts& texts = texts_of(&context);
+    writer.text(ColumnId::kSource, source_);
+    writer.text(ColumnId::kFile, file_);
+    if (!input_.step.empty()) writer.text(ColumnId::kStep, step_);
+    if (!context.hostname.empty()) writer.text(ColumnId::kNode, texts.node);
+    if (context.pid >= 0) writer.integer(ColumnId::kPid, context.pid);
+    writer.text(ColumnId::kCommunicator, texts.communicator);
+    if (!context.comm_name.empty()) writer.text(ColumnId::kCommunicatorName, texts.name);
+    if (context.rank >= 0) writer.integer(ColumnId::kRank, context.rank);
+    if (context.n_ranks > 0) writer.integer(ColumnId::kRanks, context.n_ranks);
+    if (context.nnodes > 0) writer.integer(ColumnId::kNodes, context.nnodes);
+    if (texts.has_class) writer.text(ColumnId::kCommunicationClass, texts.communication_class);
+    if (!context.git_rev.empty()) writer.text(ColumnId::kPluginVersion, texts.version);
+  }
+
+  void write(const Performance& operation, RowWriter& writer) {
+    const Context& context = *operation.context;
+    write_context(context, writer);
+    writer.text(ColumnId::kCollective, operations_.of(operation.operation));
+    if (operation.sequence >= 0) writer.integer(ColumnId::kSequence, operation.sequence);
+    if (!operation.algorithm.empty())
+      writer.text(ColumnId::kAlgorithm, algorithms_.of(operation.algorithm));
+    if (!operation.protocol.empty())
+      writer.text(ColumnId::kProtocol, protocols_.of(operation.protocol));
+    if (operation.point_to_point && operation.peer >= 0)
+      writer.integer(ColumnId::kPeer, operation.peer);
+    if (operation.channels >= 0) writer.integer(ColumnId::kChannels, operation.channels);
+    if (operation.message_bytes >=
+        0) {  // of types that Inspector does not know it writes -1 per element
+      const bool per_rank =
+          !operation.point_to_point && context.n_ranks > 0 && size_is_per_rank(operation.operation);
+      writer.integer(ColumnId::kRankBytes, operation.message_bytes);
+      writer.integer(ColumnId::kBytes, operation.message_bytes * (per_rank ? context.n_ranks : 1));
+    }
+    if (!operation.timing_source.empty())
+      writer.text(ColumnId::kTiming, timings_.of(operation.timing_source));
+    write_times(operation, writer);
+    writer.end_row();
+    ++counts_.operations;
+  }
+
+  static void write_times(const Performance& operation, RowWriter& writer) {
+    constexpr std::int64_t kNsPerUs = 1000;
+    const std::int64_t time_us =
+        operation.kernel_stop_us > 0 ? operation.kernel_stop_us : operation.dump_timestamp_us;
+    if (time_us > 0) writer.integer(ColumnId::kTimeNs, time_us * kNsPerUs);
+    if (operation.enqueued_us > 0)
+      writer.integer(ColumnId::kEnqueuedNs, operation.enqueued_us * kNsPerUs);
+    if (operation.kernel_start_us > 0) {
+      writer.integer(ColumnId::kStartNs, operation.kernel_start_us * kNsPerUs);
+      if (operation.enqueued_us > 0)
+        writer.number(ColumnId::kQueueSeconds,
+                      static_cast<double>(operation.kernel_start_us - operation.enqueued_us) / 1e6);
+    }
+    if (operation.kernel_stop_us > 0)
+      writer.integer(ColumnId::kEndNs, operation.kernel_stop_us * kNsPerUs);
+    if (operation.exec_time_us < 0) return;
+    writer.number(ColumnId::kSeconds, static_cast<double>(operation.exec_time_us) / 1e6);
+    // Inspector writes 0 for operations that have no bandwidth in its book.
+    if (operation.exec_time_us == 0 || !std::isfinite(operation.algbw_gbs) ||
+        operation.algbw_gbs <= 0)
+      return;
+    writer.number(ColumnId::kAlgbw, operation.algbw_gbs * 1e9);
+    if (std::isfinite(operation.busbw_gbs))
+      writer.number(ColumnId::kBusbw, operation.busbw_gbs * 1e9);
+  }
+
+  const Input& input_;
+  StringPool& pool_;
+  ReadAccount& account_;
+  LineReader reader_;
+  LineParser parser_;
+  ReadCounts counts_;
+  bool cut_ = false;
+  std::uint64_t told_bytes_ = 0;
+  String source_, file_, step_;
+  TextCache operations_{pool_, operation_name}, algorithms_{pool_, unchanged},
+      protocols_{pool_, unchanged}, timings_{pool_, timing_name};
+  std::unordered_map<const Context*, ContextTexts> contexts_;
+  const Context* last_context_ = nullptr;
+  const ContextTexts* last_texts_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<OperationStream> open_inspector_log(const Input& input, StringPool& pool,
+                                                    ReadAccount& account) {
+  return std::make_unique<InspectorStream>(input, pool, account);
+}
+
+}  // namespace ncclscope::cli::report

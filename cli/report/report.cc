@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/report/report.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/report/inputs.h"
+#include "cli/report/output.h"
+#include "cli/report/progress.h"
+#include "cli/report/reading.h"
+#include "cli/report/schema.h"
+#include "cli/report/statistics.h"
+#include "cli/text.h"
+
+namespace ncclscope::cli::report {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// As Hive writes folder names: what is not plain becomes %XX.
+std::string folder_name(const std::string& value) {
+  std::string name;
+  for (const char character : value) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (std::isalnum(byte) != 0 || character == '.' || character == '_' || character == '-') {
+      name += character;
+      continue;
+    }
+    constexpr const char* kDigits = "0123456789ABCDEF";
+    name += '%';
+    name += kDigits[byte >> 4U];
+    name += kDigits[byte & 0xFU];
+  }
+  return name;
+}
+
+/// A folder for DuckDB to spill to, gone at the end.
+class ScratchFolder {
+ public:
+  explicit ScratchFolder(fs::path path) : path_(std::move(path)) {
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// An empty folder, or one whose last report may be replaced.
+void prepare_output(const ReportOptions& options) {
+  if (fs::exists(options.output) && !fs::is_directory(options.output))
+    throw InputError(options.output.string() + ": is a file; --output names a folder");
+  if (fs::exists(options.output) && !fs::is_empty(options.output)) {
+    if (!options.overwrite)
+      throw InputError(options.output.string() +
+                       ": is not empty; --overwrite replaces the report in it");
+    fs::remove_all(options.output / kOperationsFolder);
+    fs::remove(options.output / "report.json");
+  }
+  fs::create_directories(options.output / kOperationsFolder);
+}
+
+std::string bytes_done(const ReadAccount& account, std::uint64_t total) {
+  return format_bytes(account.bytes()) + " of " + format_bytes(total);
+}
+
+/// One COPY per job: its files become operations/job=<id>/*.parquet.
+void write_operations(Connection& connection, const ReportOptions& options, const Inputs& inputs,
+                      unsigned threads, StringPool& pool, ReadAccount& account) {
+  const std::span<const Input> files = inputs.files;
+  std::size_t begin = 0, number = 0;
+  while (begin < files.size()) {
+    std::size_t end = begin;
+    while (end < files.size() && files[end].job == files[begin].job) ++end;
+    InputSource source(files.subspan(begin, end - begin), pool, account);
+    const std::string function = "read_inputs_" + std::to_string(number++);
+    register_operations(connection, function, source, threads);
+    const fs::path folder = options.output / kOperationsFolder /
+                            (std::string(kJobColumn) + "=" + folder_name(files[begin].job));
+    fs::create_directories(folder);
+    connection.run(
+        "COPY (SELECT * FROM " + function + "()) TO " + sql_literal(folder.string()) +
+        " (FORMAT parquet, COMPRESSION zstd, PER_THREAD_OUTPUT true, OVERWRITE_OR_IGNORE true)");
+    begin = end;
+  }
+}
+
+/// Quantiles take 3 doubles per operation in vectors that double when they grow, for one table at a
+/// time.
+std::uint64_t rows_in_memory(std::uint64_t memory_bytes) {
+  return memory_bytes / 4 / (3 * 2 * sizeof(double));
+}
+
+void tell_damage(const ReadAccount& account, const Inputs& inputs) {
+  const ReadCounts counts = account.counts();
+  for (const std::string& reason : inputs.left_out)
+    std::fprintf(stderr, "left out: %s\n", printable(reason).c_str());
+  for (const std::string& message : account.messages())
+    std::fprintf(stderr, "%s\n", printable(message).c_str());
+  const std::uint64_t all = counts.bad_lines + counts.bad_files + counts.cut_files;
+  if (all > ReadAccount::kMessages)
+    std::fprintf(stderr, "... %llu more\n",
+                 static_cast<unsigned long long>(all - ReadAccount::kMessages));
+}
+
+}  // namespace
+
+int run_report(const ReportOptions& options) {
+  const Inputs inputs = find_inputs(options.paths, options.job);
+  prepare_output(options);
+  const ScratchFolder scratch(options.output / ".scratch");
+  const unsigned threads = options.threads != 0
+                               ? options.threads
+                               : std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+  // The rest is for our readers, allocators and what DuckDB does not count.
+  const std::uint64_t memory_bytes = options.memory_mb * 1000 * 1000;
+  Database database(
+      {.memory_bytes = memory_bytes / 2, .threads = threads, .temporary_folder = scratch.path()});
+  Connection connection = database.connect();
+  Connection second = database.connect();
+  Progress progress(!options.quiet);
+
+  StringPool pool;
+  ReadAccount account;
+  std::uint64_t total = 0;
+  for (const Input& input : inputs.files) total += input.bytes;
+  progress.step(
+      "reading",
+      [&] {
+        return static_cast<double>(account.bytes()) /
+               static_cast<double>(std::max<std::uint64_t>(total, 1));
+      },
+      [&] { return bytes_done(account, total); });
+  write_operations(connection, options, inputs, threads, pool, account);
+  progress.done();
+  tell_damage(account, inputs);
+  const ReadCounts counts = account.counts();
+  if (counts.operations == 0) throw InputError("no operation in any of the input files");
+
+  progress.step("statistics", [&] { return connection.progress() / 100; });
+  connection.run(operations_view(options.output));
+  compute_statistics(connection, second, counts.operations, rows_in_memory(memory_bytes));
+  progress.step("writing");
+  write_csv(connection, options.output);
+  write_json(connection, options.output, inputs, account);
+  progress.done();
+  if (!options.quiet)
+    std::fputs(summary_text(connection, inputs, account, options.terminal_rows).c_str(), stdout);
+  std::printf("%s\n", (options.output / "report.json").c_str());
+  return options.strict && counts.bad_lines + counts.bad_files > 0 ? kNegative : kSuccess;
+}
+
+}  // namespace ncclscope::cli::report
+
+namespace ncclscope::cli {
+
+void register_report(CLI::App& app) {
+  auto options = std::make_shared<report::ReportOptions>();
+  CLI::App* command = app.add_subcommand("report",
+                                         "Summarise a run from NCCL Inspector logs or ncclscope "
+                                         "archives: Parquet, statistics, pictures");
+  command->add_option("PATH", options->paths, "Files, or folders that are searched")
+      ->required()
+      ->type_name("PATH");
+  command
+      ->add_option("--output,-o", options->output, "Folder for the report; made if it is missing")
+      ->required()
+      ->type_name("DIR");
+  command->add_flag("--overwrite", options->overwrite, "Replace a report that is in DIR");
+  command
+      ->add_option("--job", options->job, "Job of Inspector logs, instead of what their path says")
+      ->type_name("ID");
+  command->add_flag("--strict", options->strict,
+                    "Exit with 1 if any line or file could not be read");
+  command->add_option("--rows", options->terminal_rows, "Rows of each table on the terminal")
+      ->capture_default_str()
+      ->type_name("N");
+  command->add_option("--threads", options->threads, "Threads; 0 = one per core, at most 8")
+      ->check(CLI::Range(0U, 64U))
+      ->capture_default_str()
+      ->type_name("N");
+  command
+      ->add_option("--memory", options->memory_mb,
+                   "Most memory to use, in MB; what does not fit goes to DIR/.scratch")
+      ->check(CLI::Range(200, 1000000))
+      ->capture_default_str()
+      ->type_name("MB");
+  command->add_flag("--quiet,-q", options->quiet, "No progress bar and no tables");
+  command->footer(
+      "Reads .log, .log.gz, .jsonl and .jsonl.gz of NCCL Inspector v4.0 to v4.4. See "
+      "docs/report.md, docs/parquet-schema.md.\n"
+      "Exit status: 0 a report was written (what could not be read is told on standard error and "
+      "in report.json);\n"
+      "1 with --strict: it was written, and something could not be read; 2 no report: wrong "
+      "arguments, nothing to read,\n"
+      "no DuckDB, no space.");
+  command->callback([options] {
+    try {
+      if (const int status = report::run_report(*options); status != kSuccess)
+        throw CLI::RuntimeError(status);
+    } catch (const CLI::RuntimeError&) {
+      throw;
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "ncclscope report: %s\n", error.what());
+      throw CLI::RuntimeError(kUsage);
+    }
+  });
+}
+
+}  // namespace ncclscope::cli
