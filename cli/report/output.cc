@@ -152,7 +152,7 @@ std::string statistics_text(Connection& connection, const std::string& from,
       "SELECT " + first_column +
       ", collective, bytes, concat_ws('_', algorithm, protocol), operations, seconds_median, "
       "seconds_p99, busbw_mean, busbw_median, busbw_p5, busbw_p95, busbw_stddev FROM " +
-      from + " ORDER BY total_seconds DESC NULLS LAST, ALL LIMIT " + std::to_string(limit));
+      from + " ORDER BY total_seconds DESC NULLS LAST, 1, 2, 3, 4 LIMIT " + std::to_string(limit));
   while (rows.next_chunk()) {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       table.add(
