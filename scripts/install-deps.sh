@@ -2,9 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian 12 packages needed to build and test. Asks apt only for what is missing, so it can be run
 # again at any time and needs no network when nothing is missing. Needs root, or sudo.
-#   scripts/install-deps.sh [--list]      --list prints the packages and installs nothing
+#   scripts/install-deps.sh [--build-only | --plugin-only] [--list]
+#   --build-only    what building needs, without what tests need
+#   --plugin-only   what building the plugin alone needs
+#   --list          prints the packages and installs nothing
 set -euo pipefail
 
+plugin=(g++ cmake ninja-build binutils)
 build=(
   g++ make cmake ninja-build ccache git pkg-config binutils
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
@@ -23,15 +27,21 @@ check=(
   curl procps openssl util-linux                              # TLS tests; setpriv: tests as another user
   chromium fonts-liberation                                   # the agent's page and dashboards in a real browser
   slurmctld slurmd slurm-client munge                         # a real SLURM in an end-to-end test
+  buildah mmdebstrap                                          # container images, and the Debian they begin with
 )
 packages=("${build[@]}" "${check[@]}")
-
-if [ "${1:-}" = --list ]; then
+list=0
+for argument in "$@"; do
+  case $argument in
+    --build-only) packages=("${build[@]}") ;;
+    --plugin-only) packages=("${plugin[@]}") ;;
+    --list) list=1 ;;
+    *) echo "install-deps.sh: unknown argument '$argument'; see the head of the script" >&2; exit 2 ;;
+  esac
+done
+if [ "$list" -eq 1 ]; then
   printf '%s\n' "${packages[@]}"
   exit 0
-elif [ $# -gt 0 ]; then
-  echo "install-deps.sh: unknown argument '$1'; the only option is --list" >&2
-  exit 2
 fi
 
 if ! command -v apt-get >/dev/null; then

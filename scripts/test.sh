@@ -70,6 +70,8 @@ if [ "$fast" -eq 0 ]; then
 fi
 heading "Grafana's SDK and panels for the dashboards"
 scripts/fetch-grafana.sh || echo "fetch-grafana.sh failed: whether dashboards are as generated, and how they look, is not checked"
+heading "helm and Kubernetes' types for the chart"
+scripts/fetch-helm.sh || echo "fetch-helm.sh failed: the chart and the container images' files are not checked"
 check "build (release)" configure_and_build release
 built=$((failed == 0))
 [ "$built" -eq 0 ] || run_ctest release
