@@ -90,6 +90,8 @@ install_plugin() {
     echo "install-plugin.sh: $target is up to date"
     return 0
   fi
+  # Left by one that was killed; not those of another that is at it.
+  find "$plugin" -maxdepth 1 -name ".$name.*" -mmin +10 -delete
   staged=$plugin/.$name.$$
   cp "$from" "$staged" || fail "cannot copy the plugin to $plugin (is it full?)"
   chmod 0755 "$staged"
