@@ -188,6 +188,7 @@ std::string describe_seconds(double seconds) {
 
 std::string describe_gpu(const Job& job, std::uint32_t gpu) {
   const Gpu& g = job.gpus[gpu];
+  if (g.node.empty()) return "the GPU of global rank " + g.global_rank;
   std::string out =
       g.index < 0 ? "a GPU of " + g.node : "GPU " + std::to_string(g.index) + " of " + g.node;
   if (!g.global_rank.empty()) out += " (global rank " + g.global_rank + ")";
@@ -198,6 +199,7 @@ std::string describe_member(const Job& job, std::uint32_t member) {
   const Member& m = job.members[member];
   const Gpu& g = job.gpus[m.gpu];
   std::string out = "rank " + std::to_string(m.rank) + " (";
+  if (g.node.empty()) return out + "global rank " + g.global_rank + ")";
   if (!g.global_rank.empty()) out += "global rank " + g.global_rank + ", ";
   out += g.index < 0 ? g.node : "GPU " + std::to_string(g.index) + " of " + g.node;
   return out + ")";

@@ -29,6 +29,7 @@
 #include "cli/diagnose/collect.h"
 #include "cli/diagnose/nodes.h"
 #include "cli/diagnose/observation.h"
+#include "cli/diagnose/other_sources.h"
 #include "cli/diagnose/report.h"
 #include "cli/text.h"
 #include "verdict/judge.h"
@@ -58,6 +59,9 @@ struct DiagnoseOptions {
   double late_share = verdict::thresholds::kLateSeconds;
   std::size_t rows = 32;
   bool watch = false, json = false;
+  OtherSourceOptions others;
+  std::string ras_interval = "5s";
+  bool asks_agents = true;  // else only what the other sources say is looked at
 };
 
 double seconds_of(const char* option, const std::string& text, double least, double most) {
@@ -116,6 +120,8 @@ class Diagnosis {
   }
 
   int run() {
+    if (options_.others.any()) others_ = look_at(options_.others, options_.job, settings_);
+    if (!options_.asks_agents) return only_others();
     agents_ = find_agents();
     take();
     if (now_->answered == 0) return nobody_answered();
@@ -247,18 +253,44 @@ class Diagnosis {
     Report report{*now_, found, {}, options_.rows, settings_.hang.silent_seconds};
     for (const verdict::WindowResult& window : judge_->results()) report.windows.push_back(&window);
     if (options_.json) {
-      const auto replace = nlohmann::ordered_json::error_handler_t::replace;
-      std::printf("%s\n",
-                  report_json(report).dump(options_.watch ? -1 : 2, ' ', false, replace).c_str());
+      nlohmann::ordered_json json = report_json(report);
+      add_json(others_, json);
+      print_json(json);
     } else {
       std::fputs(report_text(report).c_str(), stdout);
+      const std::string others = text_of(others_, options_.rows);
+      if (!others.empty()) std::fputs(("\n" + others).c_str(), stdout);
       if (options_.watch) std::fputs("\n", stdout);
     }
     std::fflush(stdout);
   }
 
+  void print_json(const nlohmann::ordered_json& json) const {
+    const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+    std::printf("%s\n", json.dump(options_.watch ? -1 : 2, ' ', false, replace).c_str());
+  }
+
+  int only_others() const {
+    if (options_.json) {
+      nlohmann::ordered_json json;
+      json["outcome"] = name(others_.outcome());
+      add_json(others_, json);
+      print_json(json);
+    } else {
+      std::fputs(text_of(others_, options_.rows).c_str(), stdout);
+    }
+    return status_of(others_.outcome());
+  }
+
   int status(const std::vector<verdict::Finding>& found) const {
-    switch (outcome_of({*now_, found, {}, options_.rows})) {
+    const int agents = status_of(outcome_of({*now_, found, {}, options_.rows}));
+    const int others = status_of(others_.outcome());
+    if (agents == kNegative || others == kNegative) return kNegative;
+    return std::max(agents, others);
+  }
+
+  static int status_of(Outcome outcome) {
+    switch (outcome) {
       case Outcome::kHealthy:
         return kSuccess;
       case Outcome::kFinding:
@@ -292,6 +324,7 @@ class Diagnosis {
   milliseconds deadline_;
   verdict::JudgeOptions settings_;
   std::vector<Agent> agents_;
+  OtherSources others_;
   Memory memory_;
   WaitMemory waits_;
   std::unique_ptr<Observation> now_;
@@ -303,8 +336,15 @@ class Diagnosis {
 
 void run(const CLI::App& command, DiagnoseOptions& options) {
   options.agents_named = command.get_option("--agent")->count() > 0;
-  if (options.job.empty()) options.job = environment("SLURM_JOB_ID");
-  if (options.job.empty())
+  options.others.between_samples = milliseconds(
+      static_cast<int>(1e3 * seconds_of("--ras-interval", options.ras_interval, 0, 600)));
+  // Dumps are enough for a diagnosis of their own, also where no agent runs.
+  options.asks_agents = !options.others.any() || !options.job.empty() || options.agents_named ||
+                        options.slurm || !options.nodes.empty() || !options.prometheus.empty();
+  if (options.asks_agents && options.watch && options.others.any())
+    throw CLI::ValidationError("--watch", "dumps and RAS are looked at once: leave out --watch");
+  if (options.asks_agents && options.job.empty()) options.job = environment("SLURM_JOB_ID");
+  if (options.asks_agents && options.job.empty())
     throw CLI::ValidationError("--job", "which job? Neither --job nor SLURM_JOB_ID says");
   int status = kUsage;
   try {
@@ -314,6 +354,31 @@ void run(const CLI::App& command, DiagnoseOptions& options) {
     std::fprintf(stderr, "ncclscope diagnose: %s\n", error.what());
   }
   if (status != kSuccess) throw CLI::RuntimeError(status);
+}
+
+void add_other_sources(CLI::App& command, DiagnoseOptions& options) {
+  command
+      .add_option("--flight-recorder", options.others.flight_recorder,
+                  "Dumps of PyTorch's Flight Recorder in JSON, or folders of them. Without --job "
+                  "and agents they are all that is looked at")
+      ->type_name("PATH");
+  command
+      .add_option("--ras", options.others.ras,
+                  "What `ncclras -f json` printed (- = standard input); given twice, the first is "
+                  "from before")
+      ->type_name("FILE")
+      ->expected(1, 2);
+  command
+      .add_option("--ncclras", options.others.ncclras,
+                  "Ask NCCL's RAS with ncclras, twice: local (this node's default), HOST or "
+                  "HOST:PORT")
+      ->type_name("ADDRESS");
+  command.add_option("--ncclras-program", options.others.ncclras_program, "Where ncclras is")
+      ->type_name("FILE")
+      ->capture_default_str();
+  command.add_option("--ras-interval", options.ras_interval, "Between the two times")
+      ->type_name("TIME")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -377,6 +442,7 @@ void register_diagnose(CLI::App& app) {
   command->add_option("--rows", options->rows, "Rows of a table")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
+  add_other_sources(*command, *options);
   command->add_flag("--json", options->json,
                     "One JSON object with everything; with --watch one a line");
   command->footer(

@@ -353,6 +353,8 @@ const char* name(Missing::Kind kind) {
       return "vanished_process";
     case Missing::Kind::kBlind:
       return "old_agent";
+    case Missing::Kind::kNotRecorded:
+      return "not_recorded";
   }
   return "";
 }

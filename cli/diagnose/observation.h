@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What agents answered about one job, as the verdict wants it. Pure.
+// What agents (or dumps) say about one job, as the verdict wants it. Pure.
 //   Rounds: all agents asked at about the same time. Rates come from two rounds, each agent's by
 //   its own clock, so that agents need not be read at the same instant.
 #pragma once
@@ -31,6 +31,7 @@ struct MemberFacts {
   std::string node;
   std::int64_t pid = 0;
   v1::RankProgress progress;
+  std::string called_at;  // the line of the program that called the oldest; empty = unknown
 };
 
 struct GpuFacts {
@@ -40,11 +41,12 @@ struct GpuFacts {
 /// What is not known, and why.
 struct Missing {
   enum class Kind : std::uint8_t {
-    kAgent,     // did not answer
-    kRanks,     // of a communicator: no agent that answered has them
-    kSilent,    // a process that tells its agent nothing
-    kVanished,  // a process that ended without an end of its communicators
-    kBlind,     // an agent too old to tell how far ranks are
+    kAgent,        // did not answer
+    kRanks,        // of a communicator: no agent that answered has them
+    kSilent,       // a process that tells its agent nothing
+    kVanished,     // a process that ended without an end of its communicators
+    kBlind,        // an agent too old to tell how far ranks are
+    kNotRecorded,  // something that the source does not tell
   };
   Kind kind{};
   std::string who, why;
@@ -60,6 +62,7 @@ struct Observation {
   std::uint32_t asked = 0, answered = 0;
   std::uint32_t knowing = 0;  // agents that know the job
   std::int64_t time_ns = 0;   // of the newest answer, since the epoch
+  std::string source;         // in words, if it is not agents
 
   [[nodiscard]] bool same_places(const Observation& other) const;
 };

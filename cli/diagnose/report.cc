@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -106,6 +107,22 @@ std::string and_more(std::size_t all, std::size_t shown) {
   return all > shown ? "... and " + std::to_string(all - shown) + " more (--json has all)\n" : "";
 }
 
+/// Where in the program those wait who wait, one line for each place.
+std::string called_text(const Report& report, const std::vector<std::uint32_t>& members) {
+  std::map<std::string, std::string> places;
+  for (const std::uint32_t m : members) {
+    const std::string& at = report.now.members[m].called_at;
+    if (at.empty()) continue;
+    std::string& ranks = places[at];
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(report.now.job.members[m].rank);
+  }
+  std::string out;
+  for (const auto& [at, ranks] : places)
+    out += "  Called at " + at + " by rank" + (ranks.find(',') == std::string::npos ? " " : "s ") +
+           ranks + "\n";
+  return out;
+}
+
 /// How far everybody in a communicator is.
 std::string progress_table(const Report& report, const Finding& finding) {
   using Align = Table::Align;
@@ -135,8 +152,9 @@ std::string progress_table(const Report& report, const Finding& finding) {
         std::find(finding.members.begin(), finding.members.end(), m) != finding.members.end();
     const bool p2p = finding.point_to_point;
     table.add({accused ? ">" : "", std::to_string(job.members[m].rank),
-               gpu.global_rank.empty() ? "-" : gpu.global_rank, gpu.node, gpu_number(gpu),
-               std::to_string(facts.pid), std::to_string(p2p ? p.p2p_enqueued : p.enqueued),
+               gpu.global_rank.empty() ? "-" : gpu.global_rank, gpu.node.empty() ? "?" : gpu.node,
+               gpu_number(gpu), facts.pid == 0 ? "?" : std::to_string(facts.pid),
+               std::to_string(p2p ? p.p2p_enqueued : p.enqueued),
                std::to_string(p2p ? p.p2p_started : p.started),
                std::to_string(p2p ? p.p2p_completed : p.completed),
                p.inflight_seconds >= kShownSeconds ? describe_seconds(p.inflight_seconds) : "-",
@@ -144,7 +162,7 @@ std::string progress_table(const Report& report, const Finding& finding) {
                last_text(facts.progress), neighbours_text(facts.progress)});
   }
   return describe_communicator(job, finding.communicator) + ":\n" + table.render() +
-         and_more(members.size(), report.max_rows);
+         and_more(members.size(), report.max_rows) + called_text(report, members);
 }
 
 /// Seconds per byte; negative = not known.
@@ -225,9 +243,14 @@ std::string since_text(const Report& report, const Finding& finding) {
   return (hang ? ", since " : ", at least since ") + when.substr(0, when.find('.'));
 }
 
+std::string job_text(const Report& report) {
+  const std::string& id = report.now.job.job_id;
+  return id.empty() ? "The job" : "Job " + id;
+}
+
 std::string finding_text(const Report& report, const Finding& finding, bool first) {
   const verdict::Job& job = report.now.job;
-  std::string out = first ? "Job " + job.job_id + ": " : "Also: ";
+  std::string out = first ? job_text(report) + ": " : "Also: ";
   out += headline(job, finding) + "\n";
   out += "  Confidence " + std::string(name(finding.confidence)) + since_text(report, finding) +
          ".\n  " + explanation(job, finding) + "\n";
@@ -241,7 +264,7 @@ bool is_repetition(const Finding& a, const Finding& b) {
 }
 
 std::string verdict_text(const Report& report) {
-  const std::string job = "Job " + report.now.job.job_id;
+  const std::string job = job_text(report);
   if (report.findings.empty()) {
     if (outcome_of(report) == Outcome::kPartial)
       return job + ": nothing is wrong as far as can be seen, but answers are missing\n";
@@ -355,6 +378,7 @@ Json member_json(const Report& report, std::uint32_t m) {
     out["oldest_started"] = facts.progress.oldest_started();
     out["oldest_on_network"] = facts.progress.oldest_on_network();
   }
+  if (!facts.called_at.empty()) out["called_at"] = facts.called_at;
   if (facts.progress.has_oldest()) out["oldest"] = operation_json(facts.progress.oldest());
   if (facts.progress.has_last()) out["last"] = operation_json(facts.progress.last());
   out["neighbours"] = Json::array();
@@ -413,6 +437,7 @@ std::string report_text(const Report& report) {
     out += "\n" + progress_table(report, report.findings.front());
   if (!by_progress && !report.windows.empty()) out += "\n" + rates_table(report);
   if (const std::string missing = missing_text(report); !missing.empty()) out += "\n" + missing;
+  if (!now.source.empty()) return out + "\n" + now.source + "\n";
   out += "\n" + std::to_string(now.answered) + " of " + std::to_string(now.asked) +
          (now.asked == 1 ? " agent" : " agents") + " answered, " + std::to_string(now.knowing) +
          (now.knowing == 1 ? " knows" : " know") +
@@ -429,7 +454,10 @@ Json report_json(const Report& report) {
   out["job_id"] = now.job.job_id;
   out["outcome"] = name(outcome_of(report));
   out["time_unix_seconds"] = static_cast<double>(now.time_ns) * 1e-9;
-  out["agents"] = {{"asked", now.asked}, {"answered", now.answered}, {"knowing", now.knowing}};
+  if (now.source.empty())
+    out["agents"] = {{"asked", now.asked}, {"answered", now.answered}, {"knowing", now.knowing}};
+  else
+    out["source"] = now.source;
   out["findings"] = Json::array();
   for (const Finding& finding : report.findings)
     out["findings"].push_back(finding_json(report, finding));

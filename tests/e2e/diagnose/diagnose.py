@@ -20,7 +20,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import (JOB, PLUGIN, Agent, Failure, Job, Processes, free_ports, http_get, node_agents, require,  # noqa: E402
+from support import (JOB, PLUGIN, ROOT, Agent, Failure, Job, Processes, free_ports, http_get, node_agents, require,  # noqa: E402
                      run_scenarios, running, wait_until)
 
 NODES, GPUS = 2, 2
@@ -306,7 +306,35 @@ def remote(build, folder):
             processes.stop()
 
 
-SCENARIOS = (healthy, late_gpu, never_called, mismatch, gone, stuck, never_started, stopped, outside, unreachable_agent, remote)
+def dumps(build, folder):
+    """No agent at all: dumps of the Flight Recorder and samples of RAS, from files and from a program in ncclras' place."""
+    data = ROOT / "tests" / "data"
+
+    def diagnose(*arguments, status):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+        result = subprocess.run([build.command_line, "diagnose", *arguments], capture_output=True, text=True, timeout=30, check=False,
+                                env=environment)
+        require(result.returncode == status, f"{arguments}: ended with {result.returncode}: {result.stdout}{result.stderr}")
+        return result.stdout + result.stderr
+
+    program = folder / "ncclras"
+    program.write_text(f"#!/bin/sh\ncat {data}/ras/stuck_1.json\n")
+    program.chmod(0o700)
+    report = json.loads(diagnose("--flight-recorder", data / "flight_recorder" / "never_called", "--ncclras", "local",
+                                 "--ncclras-program", program, "--ras-interval", "0", "--json", status=FINDING))
+    hang = report["flight_recorder"]["findings"][0]
+    require((hang["class"], hang["ranks"], hang["confidence"]) == ("rank_never_called", [2], "high"), f"dumps: {hang}")
+    behind = {rank["pid"] for f in report["ras"]["findings"] for rank in f["ranks"]}
+    require(behind == {201}, f"RAS: {report['ras']}")
+    text = diagnose("--ras", data / "ras" / "moving_0.json", "--ras", data / "ras" / "moving_1.json", status=HEALTHY)
+    require("Nothing stands out." in text, text)
+    cut = folder / "trace_0"
+    cut.write_text('{"entries": [')
+    text = diagnose("--flight-recorder", cut, status=USAGE)
+    require(f"{cut}:1:14: no JSON: it ends too early" in text, text)
+
+
+SCENARIOS = (healthy, dumps, late_gpu, never_called, mismatch, gone, stuck, never_started, stopped, outside, unreachable_agent, remote)
 
 if __name__ == "__main__":
     sys.exit(run_scenarios(__doc__, SCENARIOS))
