@@ -15,6 +15,7 @@ build=(
   prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev zlib1g-dev libzstd-dev
   libyaml-cpp-dev libcrypt-dev libcurl4-openssl-dev
   libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
+  duktape-dev                                                 # draws the report's SVG files
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 check=(

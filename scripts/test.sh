@@ -72,6 +72,8 @@ heading "Grafana's SDK and panels for the dashboards"
 scripts/fetch-grafana.sh || echo "fetch-grafana.sh failed: whether dashboards are as generated, and how they look, is not checked"
 heading "helm and Kubernetes' types for the chart"
 scripts/fetch-helm.sh || echo "fetch-helm.sh failed: the chart and the container images' files are not checked"
+heading "Apache ECharts for the report's pictures"
+scripts/fetch-echarts.sh || echo "fetch-echarts.sh failed: the report's pictures are not checked"
 check "build (release)" configure_and_build release
 built=$((failed == 0))
 [ "$built" -eq 0 ] || run_ctest release

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/report/draw.h"
 #include "cli/report/inputs.h"
 #include "cli/report/output.h"
 #include "cli/report/progress.h"
@@ -69,7 +70,9 @@ void prepare_output(const ReportOptions& options) {
       throw InputError(options.output.string() +
                        ": is not empty; --overwrite replaces the report in it");
     fs::remove_all(options.output / kOperationsFolder);
-    fs::remove(options.output / "report.json");
+    for (const char* file : {"report.json", "report.html", "insights.json"})
+      fs::remove(options.output / file);
+    fs::remove_all(options.output / "svg");
   }
   fs::create_directories(options.output / kOperationsFolder);
 }
@@ -117,6 +120,16 @@ void tell_damage(const ReadAccount& account, const Inputs& inputs) {
                  static_cast<unsigned long long>(all - ReadAccount::kMessages));
 }
 
+/// Without the drawing library there is a report all the same.
+Drawn draw(Connection& connection, const ReportOptions& options) {
+  try {
+    return draw_report(connection, options.output, options.pictures);
+  } catch (const AssetError& error) {
+    std::fprintf(stderr, "no pictures: %s\n", error.what());
+    return draw_report(connection, options.output, false);
+  }
+}
+
 }  // namespace
 
 int run_report(const ReportOptions& options) {
@@ -157,10 +170,14 @@ int run_report(const ReportOptions& options) {
   progress.step("writing");
   write_csv(connection, options.output);
   write_json(connection, options.output, inputs, account);
+  progress.step("pictures");
+  const Drawn drawn = draw(connection, options);
   progress.done();
   if (!options.quiet)
     std::fputs(summary_text(connection, inputs, account, options.terminal_rows).c_str(), stdout);
+  if (!options.quiet) std::fputs(insights_text(drawn.insights).c_str(), stdout);
   std::printf("%s\n", (options.output / "report.json").c_str());
+  if (!drawn.files.html.empty()) std::printf("%s\n", drawn.files.html.c_str());
   return options.strict && counts.bad_lines + counts.bad_files > 0 ? kNegative : kSuccess;
 }
 
@@ -199,6 +216,8 @@ void register_report(CLI::App& app) {
       ->check(CLI::Range(200, 1000000))
       ->capture_default_str()
       ->type_name("MB");
+  command->add_flag("--pictures,!--no-pictures", options->pictures,
+                    "Draw report.html and svg/ (default); it takes some seconds");
   command->add_flag("--quiet,-q", options->quiet, "No progress bar and no tables");
   command->footer(
       "Reads .log, .log.gz, .jsonl and .jsonl.gz of NCCL Inspector v4.0 to v4.4. See "

@@ -24,6 +24,7 @@ struct ReportOptions {
   bool overwrite = false;
   bool strict = false;  // anything that could not be read makes the exit status 1
   bool quiet = false;
+  bool pictures = true;
 };
 
 /// What an output works with: the view `operations`, the tables of statistics.h, and the folder to

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `ncclscope report` draws: numbers, SVG files, and the page in a real browser.
+if(NCCLSCOPE_SANITIZE OR NOT TARGET ncclscope)
+  return()
+endif()
+
+add_test(NAME report_page
+  COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/e2e/report/pictures.py --build ${CMAKE_BINARY_DIR} page)
+set_tests_properties(report_page PROPERTIES LABELS e2e TIMEOUT 180 PROCESSORS 2 SKIP_RETURN_CODE 77)
