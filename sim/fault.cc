@@ -22,6 +22,7 @@ constexpr Name kNames[] = {
     {FaultKind::kSlowGpu, "slow-gpu", true, false, true},
     {FaultKind::kSlowKernel, "slow-kernel", true, true, false},
     {FaultKind::kSlowLink, "slow-link", true, false, true},
+    {FaultKind::kSlowNic, "slow-nic", true, false, true},
     {FaultKind::kMissing, "missing", true, false, false},
     {FaultKind::kStuck, "stuck", true, false, false},
     {FaultKind::kMismatch, "mismatch", true, false, false},
@@ -40,7 +41,8 @@ bool parse_number(const std::string& text, double* out) {
 
 const char* fault_help() {
   return "late:rank=R,ms=N | slow-gpu:rank=R,factor=F | slow-kernel:rank=R,ms=N | "
-         "slow-link:rank=R|node=N,factor=F | missing:rank=R | stuck:rank=R|node=N | "
+         "slow-link:rank=R|node=N,factor=F | slow-nic:rank=R|node=N,factor=F | missing:rank=R | "
+         "stuck:rank=R|node=N | "
          "mismatch:rank=R | crash:rank=R | abort | pause:rank=R,ms=N; all take from=STEP and "
          "until=STEP";
 }

@@ -13,6 +13,7 @@ enum class FaultKind {
   kSlowGpu,     ///< all kernels of the application take longer
   kSlowKernel,  ///< communication kernels of this GPU take longer
   kSlowLink,    ///< network transfers of this rank or node take longer
+  kSlowNic,     ///< those to it as well
   kMissing,     ///< never calls again
   kStuck,       ///< network transfers of this rank or node never end
   kMismatch,    ///< calls one collective with another count

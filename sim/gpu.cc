@@ -257,6 +257,11 @@ void Host::Impl::run_kernel(const PlanPtr& plan, const Conditions& state) {
     }
   };
   const auto timing = [&](const TaskPtr& task) { return plan->timing.at(task.get()); };
+  std::vector<double> wire_factors;
+  if (const auto slow = state.receiver_factors.find(&comm); slow != state.receiver_factors.end()) {
+    for (const double factor : slow->second)
+      wire_factors.push_back(std::max(1.0, factor / state.link_factor));
+  }
   // A kernel that can never end waits for the communicator's end.
   const auto hang = [&] { world->wait_for(comm.meeting->word(), kNever, gone); };
 
@@ -280,6 +285,8 @@ void Host::Impl::run_kernel(const PlanPtr& plan, const Conditions& state) {
       auto t = timing(task);
       t->duration.store(duration);
       t->wire.store(mine.extra == kNever ? kNever : network + mine.extra - state.kernel_extra_ns);
+      t->consume = state.kernel_extra_ns;
+      t->wire_factors = wire_factors;
       t->upstream[0].store(start);
       t->own_start.store(start);
     }
@@ -375,6 +382,8 @@ void Host::Impl::run_kernel(const PlanPtr& plan, const Conditions& state) {
       t->wire.store(state.network_stuck ? kNever
                                         : static_cast<std::int64_t>(static_cast<double>(network) *
                                                                     state.link_factor));
+      t->consume = state.kernel_extra_ns;
+      t->wire_factors = wire_factors;
       t->upstream[0].store(start);
       t->own_start.store(start);
       if (task->peer == rank) continue;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,12 +55,17 @@ struct Hazards {
   bool fail_init = false;           ///< unused by the host itself: for plugins under test
 };
 
+class Comm;
+
 /// What is wrong with this process' GPU and links right now; the simulation changes it between
 /// steps.
 struct Conditions {
   std::int64_t kernel_extra_ns = 0;  ///< every communication kernel of this GPU takes longer
-  double link_factor = 1;            ///< its network transfers take this many times longer
-  bool network_stuck = false;        ///< no network transfer of this GPU ends
+  double link_factor = 1;  ///< what it sends over the network takes this many times longer
+  /// What it sends to a rank of a communicator takes this many times longer, since that one's NIC
+  /// is slow; by rank. Empty: none is.
+  std::map<const Comm*, std::vector<double>> receiver_factors;
+  bool network_stuck = false;  ///< no network transfer of this GPU ends
 };
 
 struct HostOptions {

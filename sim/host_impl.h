@@ -38,6 +38,10 @@ struct WorkTiming {
   std::vector<std::atomic<std::int64_t>> upstream;
   std::atomic<std::int64_t> duration{0};  // of the transfer once data flows
   std::atomic<std::int64_t> wire{0};      // part of it on this rank's own link
+  std::int64_t consume = 0;               // its GPU takes so much longer to take all that arrives
+  // Sends to these ranks take so many times as long as `wire`; empty: all take as long. Like
+  // `consume` written before own_start.
+  std::vector<double> wire_factors;
   std::atomic<std::int64_t> end{0};
   explicit WorkTiming(std::size_t n) : upstream(n) {}
 };

@@ -74,7 +74,16 @@ struct Progress::Net {
   std::int64_t wire(std::size_t) const {
     const std::int64_t total = work.timing->wire.load();
     if (total == kNever) return kNever;
-    return std::max<std::int64_t>(1000, total / static_cast<std::int64_t>(count() + 1));
+    const std::vector<double>& factors = work.timing->wire_factors;
+    const auto peer = static_cast<std::size_t>(op->peer);
+    const double factor = peer < factors.size() ? factors[peer] : 1;
+    return std::max<std::int64_t>(1000,
+                                  static_cast<std::int64_t>(static_cast<double>(total) * factor) /
+                                      static_cast<std::int64_t>(count() + 1));
+  }
+  /// From the arrival of a transfer to when the GPU has taken it.
+  std::int64_t consume() const {
+    return kFirstSliceNs + work.timing->consume / static_cast<std::int64_t>(count() + 1);
   }
 };
 
@@ -384,7 +393,7 @@ std::int64_t Progress::progress_net(Net* net, bool* moved) {
       if (net->done < net->moved) {
         const std::int64_t start = net->work.timing->own_start.load();
         const std::int64_t when =
-            start == 0 ? kNever : std::max(start, net->arrival(net->done)) + kFirstSliceNs;
+            start == 0 ? kNever : std::max(start, net->arrival(net->done)) + net->consume();
         if (when <= now) {
           const std::size_t k = net->done++;
           profiler.stop(net->steps[k]);

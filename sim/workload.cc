@@ -55,8 +55,10 @@ bool read_sizes(const std::string& text, Layout* layout, std::string* error) {
       layout->ep = value;
     } else if (key == "buffers") {
       layout->buffers = value;
+    } else if (key == "hot") {
+      layout->hot = value;
     } else {
-      *error = "layout size \"" + key + "\" is not one of tp, pp, dp, ep, buffers";
+      *error = "layout size \"" + key + "\" is not one of tp, pp, dp, ep, buffers, hot";
       return false;
     }
   }
@@ -79,7 +81,8 @@ Layout parse_layout(const std::string& text, std::string* error) {
   } else if (kind == "moe") {
     layout.kind = LayoutKind::kMoe;
   } else {
-    *error = "layout \"" + text + "\" is not ddp, fsdp, megatron:tp=T,pp=P,dp=D or moe:ep=E";
+    *error =
+        "layout \"" + text + "\" is not ddp, fsdp, megatron:tp=T,pp=P,dp=D or moe:ep=E,hot=PERCENT";
     return {};
   }
   if (colon != std::string::npos && !read_sizes(text.substr(colon + 1), &layout, error)) return {};
@@ -92,8 +95,8 @@ Layout parse_layout(const std::string& text, std::string* error) {
     *error = "layout \"" + text + "\": buffers belong to ddp";
     return {};
   }
-  if (layout.ep > 0 && layout.kind != LayoutKind::kMoe) {
-    *error = "layout \"" + text + "\": ep belongs to moe";
+  if ((layout.ep > 0 || layout.hot > 0) && layout.kind != LayoutKind::kMoe) {
+    *error = "layout \"" + text + "\": ep and hot belong to moe";
     return {};
   }
   return layout;
@@ -106,6 +109,9 @@ std::string to_text(const Layout& layout) {
     case LayoutKind::kFsdp:
       return "fsdp";
     case LayoutKind::kMoe:
+      if (layout.hot > 0)
+        return "moe:" + (layout.ep > 0 ? "ep=" + std::to_string(layout.ep) + "," : "") +
+               "hot=" + std::to_string(layout.hot);
       return layout.ep > 0 ? "moe:ep=" + std::to_string(layout.ep) : "moe";
     case LayoutKind::kMegatron:
       break;
@@ -265,6 +271,7 @@ class RankPlayer {
       comms_[group.name] = comm;
       order_.push_back(comm);
       sizes_[comm] = config.shape;
+      members_[comm] = group.members;
     }
     return true;
   }
@@ -290,6 +297,7 @@ class RankPlayer {
           conditions.kernel_extra_ns += fault.delay_ns;
           break;
         case FaultKind::kSlowLink:
+        case FaultKind::kSlowNic:
           conditions.link_factor *= fault.factor;
           break;
         case FaultKind::kStuck:
@@ -313,6 +321,7 @@ class RankPlayer {
           return false;
       }
     }
+    add_slow_receivers(step, &conditions);
     host_.conditions() = conditions;
     if (delay > 0) host_.world().sleep_until(host_.world().now() + delay);
     std::normal_distribution<double> noise(1, run_.model.compute_noise);
@@ -320,6 +329,20 @@ class RankPlayer {
         static_cast<std::int64_t>(static_cast<double>(run_.model.compute_ns) * compute_factor_ *
                                   std::clamp(noise(random_), 0.5, 2.0));
     return true;
+  }
+
+  /// Whose NIC is slow receives slowly, which is seen where it is sent.
+  void add_slow_receivers(std::int64_t step, Conditions* conditions) const {
+    for (const Fault& fault : run_.faults) {
+      if (fault.kind != FaultKind::kSlowNic || !fault.active(step)) continue;
+      for (const auto& [comm, members] : members_) {
+        std::vector<double>& factors = conditions->receiver_factors[comm];
+        factors.resize(members.size(), 1);
+        for (std::size_t i = 0; i < members.size(); ++i) {
+          if (fault.concerns(members[i], run_.job.node_of(members[i]))) factors[i] *= fault.factor;
+        }
+      }
+    }
   }
 
   bool synchronize() {
@@ -436,19 +459,29 @@ class RankPlayer {
     host_.stream_wait(compute_, comm_stream_);
   }
 
-  void all_to_all(std::size_t count) {
+  /// The first expert takes more tokens.
+  double share_of_expert(int expert) const {
+    return expert == 0 ? 1 + run_.job.layout.hot / 100.0 : 1;
+  }
+
+  /// Tokens to their experts, or (`gathers`) back from them.
+  void all_to_all(std::size_t count, bool gathers) {
     Comm* comm = comms_.at("ep_group");
-    const int n = sizes_.at(comm).n_ranks;
+    const CommShape& shape = sizes_.at(comm);
+    const auto tokens_of = [&](int expert) {
+      return static_cast<std::size_t>(static_cast<double>(count) * share_of_expert(expert));
+    };
     host_.group_start();
-    for (int peer = 0; peer < n; ++peer) {
+    for (int peer = 0; peer < shape.n_ranks; ++peer) {
       Call call;
-      call.count = count;
       call.datatype = nccl::kBfloat16;
       call.peer = peer;
       call.func = Func::kSend;
+      call.count = tokens_of(gathers ? shape.rank : peer);
       call.send_buffer = &call;
       host_.call(comm, compute_, call);
       call.func = Func::kRecv;
+      call.count = tokens_of(gathers ? peer : shape.rank);
       host_.call(comm, compute_, call);
     }
     host_.group_end();
@@ -456,11 +489,12 @@ class RankPlayer {
 
   void moe() {
     const std::size_t tokens = elements(4.0 / std::max(1, run_.job.layout.ep));
+    const double expert = share_of_expert(sizes_.at(comms_.at("ep_group")).rank);
     for (int layer = 0; layer < 2 * kLayers; ++layer) {
       work(0.45 / kLayers / 2);
-      all_to_all(tokens);
-      work(0.45 / kLayers / 2);
-      all_to_all(tokens);
+      all_to_all(tokens, false);
+      work(0.45 / kLayers / 2 * expert);
+      all_to_all(tokens, true);
     }
     overlapped("dp_group", Func::kAllReduce, elements(25));
     host_.stream_wait(compute_, comm_stream_);
@@ -474,6 +508,7 @@ class RankPlayer {
   std::map<std::string, Comm*> comms_;
   std::vector<Comm*> order_;
   std::map<const Comm*, CommShape> sizes_;
+  std::map<const Comm*, std::vector<int>> members_;  // global ranks
   Stream* compute_ = nullptr;
   Stream* comm_stream_ = nullptr;
   double compute_factor_ = 1;

@@ -22,10 +22,11 @@ struct Layout {
   int dp = 0;       ///< data parallel; 0: what is left of the job
   int ep = 0;       ///< expert parallel, within data parallel; 0: one node's ranks
   int buffers = 0;  ///< of ddp: 1 broadcasts the module's buffers before each forward pass
+  int hot = 0;      ///< of moe: the first expert takes so many percent more tokens
 };
 
-/// Reads "ddp", "ddp:buffers=1", "fsdp", "megatron:tp=2,pp=2,dp=2" or "moe:ep=4". On failure *error
-/// says what is wrong.
+/// Reads "ddp", "ddp:buffers=1", "fsdp", "megatron:tp=2,pp=2,dp=2" or "moe:ep=4,hot=50". On
+/// failure *error says what is wrong.
 Layout parse_layout(const std::string& text, std::string* error);
 std::string to_text(const Layout& layout);
 /// Fills in dp and ep for a job of `world` ranks; *error if the sizes do not fit.

@@ -160,7 +160,8 @@ TEST_F(Simulations, SlowGpuHasTheShortKernelsToo) {
 }
 
 TEST_F(Simulations, SlowKernelAndSlowLinkAreLongEverywhere) {
-  for (const char* fault : {"slow-kernel:rank=1,ms=20", "slow-link:rank=1,factor=20"}) {
+  for (const char* fault :
+       {"slow-kernel:rank=1,ms=20", "slow-link:rank=1,factor=20", "slow-nic:rank=1,factor=20"}) {
     SimulationConfig healthy = job(3, 1, "ddp");
     EXPECT_TRUE(run_simulation(healthy).all_finished());
     const double before = mean_kernel_ns(0);

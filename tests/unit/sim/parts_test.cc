@@ -231,13 +231,13 @@ TEST(Planner, PointToPointRoundsMeetEachOther) {
 
 TEST(LayoutText, IsReadBackAndRefusedWithReasons) {
   std::string error;
-  for (const char* text :
-       {"ddp", "fsdp", "megatron:tp=2,pp=4", "megatron:tp=2,pp=2,dp=2", "moe:ep=8", "moe"}) {
+  for (const char* text : {"ddp", "fsdp", "megatron:tp=2,pp=4", "megatron:tp=2,pp=2,dp=2",
+                           "moe:ep=8", "moe", "moe:ep=4,hot=50", "moe:hot=20"}) {
     EXPECT_EQ(to_text(parse_layout(text, &error)), text);
     EXPECT_EQ(error, "");
   }
   for (const char* bad : {"", "dpp", "megatron:tp=0", "megatron:tp", "megatron:xx=2", "ddp:tp=2",
-                          "ddp:ep=2", "megatron:tp=2x"}) {
+                          "ddp:ep=2", "megatron:tp=2x", "fsdp:hot=20"}) {
     parse_layout(bad, &error);
     EXPECT_NE(error, "") << bad;
   }
@@ -266,10 +266,11 @@ TEST(Layouts, EveryMemberOfAGroupSeesTheSameGroup) {
 
 TEST(FaultText, IsReadBackAndRefusedWithReasons) {
   std::string error;
-  for (const char* text : {"late:rank=3,ms=40", "slow-gpu:rank=2,factor=1.5,from=10,until=20",
-                           "slow-link:node=1,factor=4", "missing:rank=5,step=20", "stuck:node=0",
-                           "mismatch:rank=1,step=4", "crash:rank=0", "abort:step=3",
-                           "pause:rank=0,ms=500", "slow-kernel:rank=1,us=100"}) {
+  for (const char* text :
+       {"late:rank=3,ms=40", "slow-gpu:rank=2,factor=1.5,from=10,until=20",
+        "slow-link:node=1,factor=4", "slow-nic:rank=1,factor=2", "missing:rank=5,step=20",
+        "stuck:node=0", "mismatch:rank=1,step=4", "crash:rank=0", "abort:step=3",
+        "pause:rank=0,ms=500", "slow-kernel:rank=1,us=100"}) {
     const Fault fault = parse_fault(text, &error);
     EXPECT_EQ(error, "") << text;
     const std::string again = to_text(fault);
