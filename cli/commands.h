@@ -25,6 +25,7 @@ void register_diagnose(CLI::App& app);
 void register_job(CLI::App& app);
 void register_report(CLI::App& app);
 void register_tail(CLI::App& app);
+void register_throughput(CLI::App& app);
 void register_top(CLI::App& app);
 void register_version(CLI::App& app);
 

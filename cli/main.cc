@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   register_diagnose(app);
   register_job(app);
   register_report(app);
+  register_throughput(app);
 #ifdef NCCLSCOPE_CLI_HAS_SIMULATE
   register_simulate(app);
 #endif

@@ -260,6 +260,19 @@ Job* Aggregator::find_or_make_job(const ProcessIdentity& identity, const Session
   return jobs_.emplace(std::move(key), std::move(job)).first->second.get();
 }
 
+bool Aggregator::report_throughput(const ThroughputReport& report) {
+  const std::uint64_t until = clock_.monotonic_ns() + report.valid_ns;
+  bool known = false;
+  for (auto& [key, job] : jobs_) {
+    const JobIdentity& identity = job->identity;
+    if (identity.job_id != report.job_id) continue;
+    if (report.uid >= 0 && identity.uid != report.uid) continue;
+    job->throughput[static_cast<std::size_t>(report.unit)] = {report.per_second, until};
+    known = true;
+  }
+  return known;
+}
+
 void Aggregator::refresh_jobs() {
   const auto learn = [](std::string& label, std::string& now) {
     if (!now.empty()) label = std::move(now);

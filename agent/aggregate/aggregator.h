@@ -19,6 +19,7 @@
 #include "agent/aggregate/operation_tail.h"
 #include "agent/aggregate/snapshot.h"
 #include "agent/aggregate/tables.h"
+#include "agent/aggregate/throughput.h"
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/identity/gpu_table.h"
@@ -54,6 +55,9 @@ class Aggregator final : public RecordSink {
   Aggregator(const Clock& clock, JobResolver& resolver, GpuTable& gpus, OperationTail& tail,
              Options options);
   ~Aggregator() override;
+
+  /// False: no job of that user has this id.
+  bool report_throughput(const ThroughputReport& report);
 
   // ---- RecordSink -------------------------------------------------------------------------------
   bool session_opened(SessionState& session) override;

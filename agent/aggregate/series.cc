@@ -133,6 +133,15 @@ std::vector<const RankSnapshot*> gpu_rows(const JobSnapshot& job) {
   return out;
 }
 
+std::vector<std::int32_t> network_peers(const RankSnapshot& rank) {
+  std::vector<std::int32_t> out;
+  for (const wire::Neighbour& n : rank.neighbours) {
+    if (n.is_send != 0) out.push_back(n.peer);
+  }
+  if (out.size() > kMostShownPeers) out.clear();
+  return out;
+}
+
 std::uint64_t unnamed_untimed(const JobSnapshot& job) {
   std::uint64_t sum = 0;
   for (std::size_t i = wire::kNamedUntimedReasons; i < job.unobserved.size(); ++i) {
@@ -154,6 +163,7 @@ void count_series(const CommunicatorSnapshot& communicator, SeriesCount& count) 
     if (own.by_pid) ++count.ranks;  // info
     if (own.by_rank) count.ranks += kPerRankByRank;
     if (own.by_gpu) count.ranks += kPerRankByGpu;
+    if (own.by_rank && rank.rank >= 0) count.network += network_peers(rank).size();
     if (own.by_rank && rank.rank >= 0) {
       (rank.stalled ? count.stalled : count.not_stalled) += kPerStalledRank;
     }
@@ -170,6 +180,7 @@ SeriesCount count_series(const JobSnapshot& job) {
   // Reasons are shown from 0 on, so that the first one is seen as an increase; and what was lost.
   count.job = kPerJob + (wire::kNamedUntimedReasons - 1) + 1;
   if (unnamed_untimed(job) > 0) ++count.job;
+  for (const std::optional<double>& throughput : job.throughput) count.job += throughput ? 1u : 0u;
   for (const CommunicatorSnapshot& communicator : job.communicators) {
     count_series(communicator, count);
   }
@@ -177,7 +188,7 @@ SeriesCount count_series(const JobSnapshot& job) {
   if (job.steps) count.steps += kSeriesPerStepHistogram;
   for (const GpuRow& row : job.gpus) count.steps += row.communication_ratio ? 2u : 1u;
   count.durations = kSeriesPerHistogram * job.durations.size();
-  count.network = kPerNetworkRow * network_rows(job).size();
+  count.network += kPerNetworkRow * network_rows(job).size();
   for (const ProcessTotals& p : process_totals(job)) count.plugin += plugin_series(p);
   return count;
 }

@@ -114,11 +114,17 @@ template <typename Session>
 /// GPUs as shown: one rank of each (GPU, rank of the job), by GPU.
 [[nodiscard]] std::vector<const RankSnapshot*> gpu_rows(const JobSnapshot& job);
 
+/// Peers of a rank as shown: to which it sends over the network. None if they are many (an
+/// all-to-all), since then none of them can slow it down much.
+inline constexpr std::size_t kMostShownPeers = 4;
+[[nodiscard]] std::vector<std::int32_t> network_peers(const RankSnapshot& rank);
+
 [[nodiscard]] std::uint64_t unnamed_untimed(const JobSnapshot& job);
 
 /// Series of a job by kind.
 struct SeriesCount {
-  std::uint64_t job = 0;            // job_info, reasons of missing times, its series and fold step
+  std::uint64_t job = 0;            // job_info, throughput, reasons of missing times, its series
+                                    // and fold step
   std::uint64_t steps = 0;          // step times, and communication time of GPUs
   std::uint64_t counters = 0;       // operations, bytes, bus bytes, busy seconds of communicators
   std::uint64_t durations = 0;      // histograms

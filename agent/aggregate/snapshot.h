@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/identity/job_identity.h"
@@ -60,6 +61,13 @@ inline constexpr std::array<std::uint64_t, kStepBounds> kStepBoundsNs = {
     5'000'000,      10'000'000,     20'000'000,     50'000'000,      100'000'000,
     200'000'000,    500'000'000,    1'000'000'000,  2'000'000'000,   5'000'000'000,
     10'000'000'000, 20'000'000'000, 50'000'000'000, 100'000'000'000, 200'000'000'000};
+
+/// Of what a job says that it does so much per second.
+enum class ThroughputUnit : std::uint8_t { kTokens, kSamples, kSteps, kFlops };
+inline constexpr std::size_t kThroughputUnits = 4;
+/// As the label `unit` spells it.
+inline constexpr std::array<std::string_view, kThroughputUnits> kThroughputUnitNames = {
+    "tokens", "samples", "steps", "flops"};
 
 enum class RankState : std::uint8_t { kRunning, kFinalized, kVanished };
 
@@ -232,6 +240,7 @@ struct JobSnapshot {
       unobserved{};  // operations without GPU time, by reason
   std::uint64_t lost_operations =
       0;  // records passed over (an upper bound of operations lost on the way)
+  std::array<std::optional<double>, kThroughputUnits> throughput;  // per second, as it says itself
   FoldStep fold = FoldStep::kNothing;
   std::uint64_t folded = 0;  // rows, processes and communicators that were folded
   /// From step kProcess on: totals of processes that are forgotten.

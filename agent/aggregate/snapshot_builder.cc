@@ -196,6 +196,9 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
     fill(*communicator, out.communicators.emplace_back(), now);
   }
   out.steps = job.steps;
+  for (std::size_t unit = 0; unit < kThroughputUnits; ++unit) {
+    if (job.throughput[unit].until_ns > now) out.throughput[unit] = job.throughput[unit].per_second;
+  }
   fill_gpus(job, out);
   for (const NetworkSums& from : job.network) {
     const std::int32_t gpu = gpus_.index(from.gpu);

@@ -225,6 +225,11 @@ struct Job {
   std::uint64_t dimensions_at_ns = 0;  // when they were inferred last
   std::array<std::uint64_t, wire::kUntimedReasonCount> unobserved{};
   std::uint64_t lost_records = 0;  // of processes that are forgotten
+  struct Throughput {
+    double per_second = 0;
+    std::uint64_t until_ns = 0;
+  };
+  std::array<Throughput, kThroughputUnits> throughput{};  // as it says itself
 
   // How its series stay within the budget.
   SeriesBudget::Account account;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr std::size_t kTailBatch = 256;
 constexpr std::uint32_t kLongestDetailMs = 3'600'000;
+constexpr std::uint32_t kLongestThroughputMs = 3'600'000;
+constexpr std::uint32_t kUsualThroughputMs = 300'000;
 constexpr std::chrono::milliseconds kTailWait{
     200};  // how soon a stream notices that its caller went away
 
@@ -39,6 +42,25 @@ void add_progress(const JobSnapshot& job, Ranks* out) {
   }
 }
 
+bool to_unit(v1::ReportThroughputRequest::Unit unit, ThroughputUnit& out) {
+  switch (unit) {
+    case v1::ReportThroughputRequest::UNIT_TOKENS:
+      out = ThroughputUnit::kTokens;
+      return true;
+    case v1::ReportThroughputRequest::UNIT_SAMPLES:
+      out = ThroughputUnit::kSamples;
+      return true;
+    case v1::ReportThroughputRequest::UNIT_STEPS:
+      out = ThroughputUnit::kSteps;
+      return true;
+    case v1::ReportThroughputRequest::UNIT_FLOPS:
+      out = ThroughputUnit::kFlops;
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool to_level(v1::SetDetailRequest::Level level, std::uint8_t& out) {
   switch (level) {
     case v1::SetDetailRequest::LEVEL_NORMAL:
@@ -58,11 +80,12 @@ bool to_level(v1::SetDetailRequest::Level level, std::uint8_t& out) {
 }  // namespace
 
 AgentServiceImpl::AgentServiceImpl(const SnapshotStore& snapshots, const OperationTail& tail,
-                                   DetailControl* detail, const CallContext& calls,
-                                   std::size_t max_tails)
+                                   DetailControl* detail, ThroughputReports* throughput,
+                                   const CallContext& calls, std::size_t max_tails)
     : snapshots_(snapshots),
       tail_(tail),
       detail_(detail),
+      throughput_(throughput),
       calls_(calls),
       tails_(max_tails, std::max<std::size_t>(1, max_tails / 4)) {}
 
@@ -190,14 +213,7 @@ grpc::Status AgentServiceImpl::SetDetail(grpc::ServerContext* context,
     return {grpc::StatusCode::INVALID_ARGUMENT,
             "network phases are not part of LEVEL_LOW; ask for LEVEL_NORMAL or LEVEL_FULL"};
   if (!request->job_id().empty()) {
-    const SnapshotPtr snapshot = snapshots_.get();
-    bool known = false;
-    each_job(*snapshot, caller, request->job_id(), [&known](const JobSnapshot&) { known = true; });
-    // The same answer for other users' jobs: that they exist is not the caller's business.
-    if (!known)
-      return {grpc::StatusCode::NOT_FOUND, "no job \"" + request->job_id() +
-                                               "\" that the caller may control on node " +
-                                               snapshot->node};
+    if (grpc::Status status = may_control(request->job_id(), caller); !status.ok()) return status;
   }
   detail.job_id = request->job_id();
   detail.uid = caller.controls_all() ? -1 : caller.uid;  // users reach their own processes only
@@ -206,6 +222,50 @@ grpc::Status AgentServiceImpl::SetDetail(grpc::ServerContext* context,
   response->set_node(snapshots_.get()->node);
   response->set_processes(detail_->set_detail(detail));
   return grpc::Status::OK;
+}
+
+grpc::Status AgentServiceImpl::ReportThroughput(grpc::ServerContext* context,
+                                                const v1::ReportThroughputRequest* request,
+                                                v1::ReportThroughputResponse* response) {
+  Caller caller;
+  if (grpc::Status status = calls_.authenticate(*context, Permission::kControl, caller);
+      !status.ok())
+    return status;
+  if (throughput_ == nullptr)
+    return {grpc::StatusCode::UNIMPLEMENTED, "this agent takes no reports of throughput"};
+  ThroughputReport report;
+  if (!to_unit(request->unit(), report.unit))
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            "unit must be UNIT_TOKENS, UNIT_SAMPLES, UNIT_STEPS or UNIT_FLOPS"};
+  if (!std::isfinite(request->per_second()) || request->per_second() < 0)
+    return {grpc::StatusCode::INVALID_ARGUMENT, "per_second is " +
+                                                    std::to_string(request->per_second()) +
+                                                    ": wanted a finite number of at least 0"};
+  if (request->valid_ms() > kLongestThroughputMs)
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            "valid_ms is " + std::to_string(request->valid_ms()) + ": wanted at most " +
+                std::to_string(kLongestThroughputMs) + " (an hour)"};
+  if (grpc::Status status = may_control(request->job_id(), caller); !status.ok()) return status;
+  report.job_id = request->job_id();
+  report.uid = caller.controls_all() ? -1 : caller.uid;
+  report.per_second = request->per_second();
+  const std::uint32_t valid_ms =
+      request->valid_ms() == 0 ? kUsualThroughputMs : request->valid_ms();
+  report.valid_ns = std::uint64_t{valid_ms} * 1'000'000;
+  if (!throughput_->report(report))
+    return {grpc::StatusCode::UNAVAILABLE, "the job has just ended, or the agent is stopping"};
+  response->set_node(snapshots_.get()->node);
+  return grpc::Status::OK;
+}
+
+grpc::Status AgentServiceImpl::may_control(const std::string& job_id, const Caller& caller) const {
+  const SnapshotPtr snapshot = snapshots_.get();
+  bool known = false;
+  each_job(*snapshot, caller, job_id, [&known](const JobSnapshot&) { known = true; });
+  // The same answer for other users' jobs: that they exist is not the caller's business.
+  if (known && !job_id.empty()) return grpc::Status::OK;
+  return {grpc::StatusCode::NOT_FOUND,
+          "no job \"" + job_id + "\" that the caller may control on node " + snapshot->node};
 }
 
 }  // namespace ncclscope::agent

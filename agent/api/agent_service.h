@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "agent/aggregate/operation_tail.h"
 #include "agent/aggregate/snapshot_store.h"
+#include "agent/aggregate/throughput.h"
 #include "agent/api/call_context.h"
 #include "agent/ingest/gateway.h"
 #include "ncclscope/v1/agent.grpc.pb.h"
@@ -18,9 +20,9 @@ namespace ncclscope::agent {
 
 class AgentServiceImpl final : public v1::AgentService::Service {
  public:
-  /// `detail` may be null.
+  /// `detail` and `throughput` may be null.
   AgentServiceImpl(const SnapshotStore& snapshots, const OperationTail& tail, DetailControl* detail,
-                   const CallContext& calls, std::size_t max_tails);
+                   ThroughputReports* throughput, const CallContext& calls, std::size_t max_tails);
 
   grpc::Status GetSnapshot(grpc::ServerContext* context, const v1::GetSnapshotRequest* request,
                            v1::GetSnapshotResponse* response) override;
@@ -33,11 +35,18 @@ class AgentServiceImpl final : public v1::AgentService::Service {
                         v1::GetBooksResponse* response) override;
   grpc::Status SetDetail(grpc::ServerContext* context, const v1::SetDetailRequest* request,
                          v1::SetDetailResponse* response) override;
+  grpc::Status ReportThroughput(grpc::ServerContext* context,
+                                const v1::ReportThroughputRequest* request,
+                                v1::ReportThroughputResponse* response) override;
 
  private:
+  /// NOT_FOUND unless it is a job here and the caller's to control.
+  [[nodiscard]] grpc::Status may_control(const std::string& job_id, const Caller& caller) const;
+
   const SnapshotStore& snapshots_;
   const OperationTail& tail_;
   DetailControl* detail_;
+  ThroughputReports* throughput_;
   const CallContext& calls_;
   StreamLimit tails_;
 };

@@ -57,8 +57,8 @@ class GrpcApiServer final : public ApiServer {
                 std::shared_ptr<const Authorizer> authorizer)
       : authorizer_(std::move(authorizer)),
         calls_(options.max_connections, options.max_connections_per_user),
-        agent_service_(*services.snapshots, *services.tail, services.detail, calls_,
-                       options.max_tails),
+        agent_service_(*services.snapshots, *services.tail, services.detail, services.throughput,
+                       calls_, options.max_tails),
         ingest_service_(services.gateway, calls_, options.max_publishers),
         job_service_(services.jobs, calls_) {}
 

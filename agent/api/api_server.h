@@ -13,6 +13,7 @@
 
 #include "agent/aggregate/operation_tail.h"
 #include "agent/aggregate/snapshot_store.h"
+#include "agent/aggregate/throughput.h"
 #include "agent/api/authorizer.h"
 #include "agent/base/result.h"
 #include "agent/identity/job_reports.h"
@@ -30,14 +31,15 @@ struct ApiServerOptions {
   std::size_t max_publishers = 16;            // Publish at once; half of it per caller
 };
 
-/// What the services work on. All must outlive the server; `gateway`, `detail` and `jobs` may be
-/// null (then UNIMPLEMENTED).
+/// What the services work on. All must outlive the server; from `gateway` on they may be null (then
+/// UNIMPLEMENTED).
 struct ApiServices {
   const SnapshotStore* snapshots = nullptr;
   const OperationTail* tail = nullptr;
   IngestGateway* gateway = nullptr;
   DetailControl* detail = nullptr;
   JobReports* jobs = nullptr;
+  ThroughputReports* throughput = nullptr;
 };
 
 class ApiServer {

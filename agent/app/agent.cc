@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "agent/aggregate/aggregator.h"
+#include "agent/aggregate/throughput.h"
 #include "agent/api/api_server.h"
 #include "agent/api/network_server.h"
 #include "agent/app/limits.h"
@@ -212,6 +213,7 @@ struct Agent::Parts {
   std::unique_ptr<Listener> listener;
   std::unique_ptr<ReactorGateway> gateway;
   std::unique_ptr<JobReports> job_reports;
+  std::unique_ptr<ThroughputReports> throughput;
   std::unique_ptr<SqueuePoller> squeue;
   std::uint64_t rdma_look_ns = 0;     // when to look at the ports again
   std::uint64_t jobs_generation = 0;  // of slurm_jobs, as of the last refresh
@@ -357,6 +359,7 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
   p.gateway = std::make_unique<ReactorGateway>(
       *p.reactor, *p.ingest, ReactorGateway::Options{kMaxChannels, config.quota_bytes_per_second});
   p.job_reports = std::make_unique<ReactorJobReports>(*p.reactor, p.slurm_jobs);
+  p.throughput = std::make_unique<ReactorThroughputReports<Aggregator>>(*p.reactor, p.aggregator);
 
   Listener::Options options;
   options.path = config.socket;
@@ -430,7 +433,8 @@ Status Agent::Parts::start_http() {
 }
 
 Status Agent::Parts::start_api() {
-  const ApiServices services{&store, &tail, gateway.get(), gateway.get(), job_reports.get()};
+  const ApiServices services{
+      &store, &tail, gateway.get(), gateway.get(), job_reports.get(), throughput.get()};
   if (!config.api_socket.empty()) {
     if (Status s = make_socket_directory(config.api_socket); !s.ok()) return s;
     ApiServerOptions options;

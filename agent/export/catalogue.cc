@@ -33,6 +33,10 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "Always 1. Who the job is; identity_source tells whether the kernel proved it (cgroup) or it "
      "was only claimed.",
      "0.1"},
+    {M::kJobThroughput, G::kIdentity, "ncclscope_job_throughput", kGauge, "", job_labels("unit"),
+     "Work that the job does per second, as it says itself; unit says of what: tokens, samples, "
+     "steps or flops. Absent unless it is reported. Series of one job and unit are added up.",
+     "0.1"},
     {M::kCommunicatorInfo, G::kIdentity, "ncclscope_communicator_info", kGauge, "",
      job_labels("comm", "comm_name", "nranks", "nnodes", "dimension", "local_ranks"),
      "Always 1. A communicator that has ranks on this node; nranks, nnodes and dimension are empty "
@@ -179,6 +183,12 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
     {M::kNetworkOperations, G::kNetwork, "ncclscope_network_operations_total", kCounter, "",
      job_labels("gpu", "direction"),
      "Number of operations in ncclscope_network_phase_seconds_total.", "0.1"},
+    {M::kNetworkPeerInfo, G::kNetwork, "ncclscope_network_peer_info", kGauge, "",
+     job_labels("comm", "rank", "gpu", "peer"),
+     "Always 1. A rank of the communicator to which this one sends over the network. Of a rank "
+     "that "
+     "sends to more than four there is none.",
+     "0.1"},
     // ---- steps ----------------------------------------------------------------------------------
     {M::kStepSeconds, G::kStep, "ncclscope_step_seconds", kHistogram, "seconds", job_labels(),
      "Length of training steps, inferred from the rhythm of operations; every local process counts "
@@ -474,17 +484,20 @@ constexpr std::array<GroupText, kMetricGroupCount> kGroups = {{
     {"Agent", "These have neither `cluster` nor `job_id`."},
 }};
 
-// Not exposed by the agent; dashboards and alerts of a site use it where a job reports it.
 constexpr std::string_view kReportedText = R"md(
 ## What a job may report itself
 
-`ncclscope_job_throughput` is not made by the agent: how much work a job does only the job knows. Where it is reported, the dashboards hold it against step time and communication.
+How much work a job does only the job knows. Where it is reported, as `ncclscope_job_throughput`, the dashboards hold it against step time and communication. Series of one job and unit are added up, so one process reports for all, or each its share.
 
-| metric | type | unit | labels | meaning |
-|---|---|---|---|---|
-| `ncclscope_job_throughput` | gauge | per second | cluster, job_id, unit | Work that the job does per second; `unit` says of what: `tokens`, `samples`, `steps`, `flops`. Series of one job and unit are added up, so one process reports for all, or each its share. |
+To the agent of the process's node, over its API (`AgentService.ReportThroughput`), or with the command line:
 
-`cluster` and `job_id` are those that the agent shows for the job. The shortest way is a file for node_exporter's textfile collector, written by one process of the job every some steps and removed at its end (by the job, or by SLURM's epilog):
+```
+ncclscope throughput --job "$SLURM_JOB_ID" --unit tokens 91000
+```
+
+Users report for their own jobs; root, administrators and the role *operator* for all. The job must be one that the agent knows. What was reported is shown for five minutes (`--for`), so that nothing is left of a job that ended.
+
+Without the API a file for node_exporter's textfile collector does as well, written by one process of the job every some steps and removed at its end (by the job, or by SLURM's epilog). `cluster` and `job_id` are those that the agent shows for the job:
 
 ```python
 import os

@@ -37,6 +37,7 @@ inline constexpr std::size_t kMetricGroupCount = 10;
 /// In order of exposition.
 enum class Metric : std::uint8_t {
   kJobInfo,
+  kJobThroughput,
   kCommunicatorInfo,
   kRankInfo,
   kRankState,
@@ -68,6 +69,7 @@ enum class Metric : std::uint8_t {
   kNetworkPhaseSeconds,
   kNetworkBytes,
   kNetworkOperations,
+  kNetworkPeerInfo,
   kStepSeconds,
   kStepCommunicationRatio,
   kGpuCommunicationSeconds,

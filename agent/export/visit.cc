@@ -277,6 +277,13 @@ class Visit {
             Number(i.run).view(), i.kubernetes_namespace, i.pod, i.identity_source},
            kOne);
     });
+    family(Metric::kJobThroughput);
+    each_job([&](auto cluster, auto job_id, const JobText& text) {
+      for (std::size_t unit = 0; unit < kThroughputUnits; ++unit) {
+        if (const std::optional<double>& value = text.job->throughput[unit])
+          emit({cluster, job_id, kThroughputUnitNames[unit]}, *value);
+      }
+    });
     family(Metric::kCommunicatorInfo);
     each_communicator([&](auto cluster, auto job_id, const CommunicatorText& text) {
       const CommunicatorSnapshot& c = *text.communicator;
@@ -462,6 +469,14 @@ class Visit {
         [&](auto cluster, auto job_id, const NetworkRow& row, const Number& gpu, auto direction) {
           emit({cluster, job_id, gpu.view(), direction}, row.operations);
         });
+    family(Metric::kNetworkPeerInfo);
+    each_rank([&](auto cluster, auto job_id, auto comm, const RankText& text) {
+      if (!text.own.by_rank || text.rank->rank < 0) return;
+      for (const std::int32_t peer : network_peers(*text.rank))
+        emit({cluster, job_id, comm, text.rank_label.view(), text.gpu_label.view(),
+              Number(peer).view()},
+             kOne);
+    });
   }
 
   void steps() {

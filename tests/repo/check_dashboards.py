@@ -16,9 +16,8 @@ import check_rules  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "dashboards" / "grafana"
-# Not ours: what Prometheus writes itself, what DCGM's exporter says, and what jobs may report (docs/metrics.md).
+# Not ours: what Prometheus writes itself, and what DCGM's exporter says.
 PROMETHEUS = {"up", "ALERTS"}
-REPORTED = "ncclscope_job_throughput"
 DCGM = {"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_XID_ERRORS",
         "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_SM_ACTIVE"}
 UIDS = {"cluster": "ncclscope-cluster", "job": "ncclscope-job", "communicator": "ncclscope-communicator", "node": "ncclscope-node",
@@ -117,7 +116,7 @@ def findings(boards, known, runbooks):
 def repository():
     recorded = {rule["record"] for rule in check_rules.rules_of(check_rules.FOLDER / "recording.yml")}
     return {"boards": {p.stem: json.loads(p.read_text()) for p in sorted(FOLDER.glob("*.json"))},
-            "known": check_rules.catalogue() | recorded | PROMETHEUS | DCGM | {REPORTED},
+            "known": check_rules.catalogue() | recorded | PROMETHEUS | DCGM,
             "runbooks": {p.name for p in (ROOT / "docs" / "runbooks").glob("*.md")}}
 
 

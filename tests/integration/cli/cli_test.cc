@@ -75,6 +75,23 @@ class RecordingDetail final : public DetailControl {
   DetailRequest last_;
 };
 
+class RecordingThroughput final : public ThroughputReports {
+ public:
+  bool report(const ThroughputReport& report) override {
+    const std::lock_guard lock(mutex_);
+    last_ = report;
+    return true;
+  }
+  [[nodiscard]] ThroughputReport last() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  ThroughputReport last_;
+};
+
 class Cli : public ::testing::Test {
  protected:
   Cli() : tail_(1024) {
@@ -83,7 +100,8 @@ class Cli : public ::testing::Test {
     options_.socket = directory_ + "/api.sock";
     balance();
     publish();
-    auto server = start_api_server(options_, {&store_, &tail_, nullptr, &detail_});
+    auto server =
+        start_api_server(options_, {&store_, &tail_, nullptr, &detail_, nullptr, &throughput_});
     EXPECT_TRUE(server.ok()) << server.status().message();
     server_ = std::move(server).value();
     agent_ = " --agent unix:" + options_.socket;
@@ -140,6 +158,7 @@ class Cli : public ::testing::Test {
   SnapshotStore store_;
   OperationTail tail_;
   RecordingDetail detail_;
+  RecordingThroughput throughput_;
   std::unique_ptr<ApiServer> server_;
 };
 
@@ -217,6 +236,23 @@ TEST_F(Cli, DetailRefusesUnknownJobsAndTimesWithoutEnd) {
     EXPECT_EQ(run(wrong + agent_).status, 2) << wrong;
   }
   EXPECT_EQ(run("detail --job 4711 --agent /nonexistent/api.sock").status, 3);
+}
+
+TEST_F(Cli, ThroughputIsToldToTheAgent) {
+  EXPECT_EQ(run("throughput --job 4711 --unit steps --for 10s 0.25" + agent_).status, 0);
+  EXPECT_EQ(throughput_.last().job_id, "4711");
+  EXPECT_EQ(throughput_.last().unit, ThroughputUnit::kSteps);
+  EXPECT_EQ(throughput_.last().per_second, 0.25);
+  EXPECT_EQ(throughput_.last().valid_ns, 10'000'000'000u);
+  EXPECT_EQ(run("throughput --job 4711 91000" + agent_).status, 0);
+  EXPECT_EQ(throughput_.last().unit, ThroughputUnit::kTokens);
+  EXPECT_EQ(run("throughput --job 99999 1" + agent_).status, 1);
+  for (const char* wrong :
+       {"throughput --job 4711", "throughput 5", "throughput --job 4711 --unit cakes 5",
+        "throughput --job 4711 -- -5", "throughput --job 4711 --for 2h 5"}) {
+    EXPECT_EQ(run(wrong + agent_).status, 2) << wrong;
+  }
+  EXPECT_EQ(run("throughput --job 4711 5 --agent /nonexistent/api.sock").status, 3);
 }
 
 TEST_F(Cli, TailOnceShowsHeldOperations) {

@@ -13,6 +13,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -107,6 +108,23 @@ class RecordingDetail final : public DetailControl {
   DetailRequest last_;
 };
 
+class RecordingThroughput final : public ThroughputReports {
+ public:
+  bool report(const ThroughputReport& report) override {
+    const std::lock_guard lock(mutex_);
+    last_ = report;
+    return true;
+  }
+  [[nodiscard]] ThroughputReport last() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  ThroughputReport last_;
+};
+
 class Api : public ::testing::Test {
  protected:
   Api() : tail_(1024) {
@@ -123,7 +141,8 @@ class Api : public ::testing::Test {
   }
 
   void start() {
-    auto server = start_api_server(options_, {&store_, &tail_, &gateway_, &detail_}, authorizer_);
+    auto server = start_api_server(
+        options_, {&store_, &tail_, &gateway_, &detail_, nullptr, &throughput_}, authorizer_);
     ASSERT_TRUE(server.ok()) << server.status().message();
     server_ = std::move(server).value();
   }
@@ -185,6 +204,7 @@ class Api : public ::testing::Test {
   OperationTail tail_;
   EchoGateway gateway_;
   RecordingDetail detail_;
+  RecordingThroughput throughput_;
   std::shared_ptr<FixedAuthorizer> authorizer_ = std::make_shared<FixedAuthorizer>();
   std::unique_ptr<ApiServer> server_;
 };
@@ -571,6 +591,41 @@ TEST_F(Api, SetDetailHasAnEnd) {
   EXPECT_EQ(ask(R::LEVEL_NORMAL, 0), grpc::StatusCode::OK);
   EXPECT_EQ(ask(R::LEVEL_NORMAL, 0, true), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(ask(R::LEVEL_LOW, 1'000, true), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(Api, ThroughputIsReportedForOwnJobsOnlyUnlessAdministrator) {
+  const auto ask = [&](const std::string& job, double per_second = 91'000,
+                       std::uint32_t valid_ms = 0) {
+    v1::ReportThroughputRequest request;
+    request.set_job_id(job);
+    request.set_unit(v1::ReportThroughputRequest::UNIT_SAMPLES);
+    request.set_per_second(per_second);
+    request.set_valid_ms(valid_ms);
+    grpc::ClientContext context;
+    bound(context);
+    v1::ReportThroughputResponse response;
+    return agent()->ReportThroughput(&context, request, &response).error_code();
+  };
+  using grpc::StatusCode;
+  EXPECT_EQ(ask("4711"), StatusCode::OK);
+  EXPECT_EQ(throughput_.last().job_id, "4711");
+  EXPECT_EQ(throughput_.last().uid, -1);
+  EXPECT_EQ(throughput_.last().unit, ThroughputUnit::kSamples);
+  EXPECT_EQ(throughput_.last().per_second, 91'000);
+  EXPECT_EQ(throughput_.last().valid_ns, 300'000'000'000u) << "five minutes if nothing is said";
+  EXPECT_EQ(ask("99999"), StatusCode::NOT_FOUND);
+  EXPECT_EQ(ask(""), StatusCode::NOT_FOUND) << "never for all jobs at once";
+  EXPECT_EQ(ask("4711", -1), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ask("4711", std::numeric_limits<double>::quiet_NaN()), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ask("4711", 1, 3'600'001), StatusCode::INVALID_ARGUMENT);
+  authorizer_->set(Caller{4242, Role::kUser});
+  EXPECT_EQ(ask("4711"), StatusCode::NOT_FOUND) << "like one that does not exist";
+  authorizer_->set(Caller{1001, Role::kUser});
+  EXPECT_EQ(ask("4711", 5, 1'000), StatusCode::OK);
+  EXPECT_EQ(throughput_.last().uid, 1001);
+  EXPECT_EQ(throughput_.last().valid_ns, 1'000'000'000u);
+  authorizer_->set(Caller{-1, Role::kViewer, "token:grafana"});
+  EXPECT_EQ(ask("4711"), StatusCode::PERMISSION_DENIED);
 }
 
 TEST_F(Api, PublishCarriesFramesBothWays) {

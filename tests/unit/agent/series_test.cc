@@ -409,6 +409,35 @@ TEST(Series, OfAJobThatDoesTheWorstFitIntoTheLeastBudget) {
             kLeastSeriesOfAJob);
 }
 
+TEST(Series, OfThroughputAreThereAsLongAsWhatAJobSaidIsValid) {
+  Rig rig;
+  const auto plugin = rig.connect(100, 1000);
+  testing::PacketBuilder packet;
+  packet.hello(testing::make_hello(1), {{wire::StringKey::kSlurmJobId, "4711"}});
+  ASSERT_TRUE(plugin->feed(packet.finish(0)));
+  ThroughputReport report{"4711", 1000, ThroughputUnit::kTokens, 91'000, 10'000'000'000};
+  EXPECT_TRUE(rig.aggregator.report_throughput(report));
+  report.unit = ThroughputUnit::kSteps;
+  report.per_second = 0.5;
+  report.uid = -1;
+  EXPECT_TRUE(rig.aggregator.report_throughput(report));
+  report.uid = 1001;
+  EXPECT_FALSE(rig.aggregator.report_throughput(report)) << "another user's job";
+  report.uid = -1;
+  report.job_id = "4712";
+  EXPECT_FALSE(rig.aggregator.report_throughput(report)) << "a job that is not there";
+  SnapshotPtr snapshot = rig.snapshot();
+  const JobSnapshot& job = snapshot->jobs.at(0);
+  EXPECT_EQ(job.throughput[0], 91'000);
+  EXPECT_EQ(job.throughput[1], std::nullopt);
+  EXPECT_EQ(job.throughput[2], 0.5);
+  const std::uint64_t with = count_series(job).total();
+  rig.clock.advance_ns(10'000'000'000);
+  snapshot = rig.snapshot();
+  EXPECT_EQ(snapshot->jobs.at(0).throughput[0], std::nullopt);
+  EXPECT_EQ(count_series(snapshot->jobs.at(0)).total(), with - 2);
+}
+
 /// Eight GPUs of a job with tensor, pipeline and data parallelism of two each. Every rank is in six
 /// communicators: world, tensor, pipeline, data, model parallel, tensor-data.
 TEST(Series, OfEightGpusInTp2Pp2Dp2FitWithNothingFolded) {

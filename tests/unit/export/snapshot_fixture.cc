@@ -109,6 +109,8 @@ JobSnapshot slurm_job() {
   world.ranks[1].state = RankState::kVanished;
   world.ranks[1].inflight_seconds = 61.5;
   world.ranks[0].stalled = world.ranks[1].stalled = true;
+  world.ranks[0].neighbours = {{15, 0, 2, 0}};
+  world.ranks[1].neighbours = {{2, 1, 2, 0}, {6, 1, 1, 0}};
   world.ranks[1].dropped = 3;
   world.sums = {
       sums(Function::kAllReduce, 4, Algorithm::kRing, Protocol::kSimple, 200, 52'428'800'000,
@@ -155,6 +157,7 @@ JobSnapshot slurm_job() {
   job.steps->sum_seconds = 17.5;
   job.gpus = {{-1, 0.125, std::nullopt}, {0, 6.5, 0.375}, {1, 7.25, 0.4375}};
   job.processes = {process(5001, 180), process(5002, 120), process(5002, 60)};
+  job.throughput = {91'000, std::nullopt, 0.5, std::nullopt};
   job.processes[2].connected = false;
   job.processes[2].said_goodbye = true;
   job.processes[2].session_id = 1;
