@@ -80,6 +80,14 @@ struct ShapeRates {
 struct NetworkRates {
   double seconds = 0;  // send: on the wire; receive: waiting for data
   double bytes = 0;
+  /// Waiting for the other side. Send: for room at the receiver; receive: for its own GPU to take
+  /// what has come.
+  double blocked_seconds = 0;
+};
+
+/// A GPU sends to another one over the network.
+struct NetworkPeers {
+  std::uint32_t from = kNone, to = kNone;
 };
 
 struct GpuRates {
@@ -95,6 +103,7 @@ struct Window {
   std::vector<CollectiveRates> collectives;
   std::vector<ShapeRates> shapes;
   std::vector<GpuRates> gpus;          // as Job::gpus
+  std::vector<NetworkPeers> peers;     // as far as known
   std::vector<double> coverage;        // as Job::communicators: recorded / seen, the least
   std::optional<double> step_seconds;  // mean
 };

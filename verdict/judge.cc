@@ -169,13 +169,13 @@ Judge::Late Judge::late_in(std::size_t windows) const {
   return out;
 }
 
-Judge::Shape Judge::shape_of(const CommunicatorTiming& timing) const {
+Shape Judge::shape_of(const CommunicatorTiming& timing) const {
   const Communicator& c = job_.communicators[timing.communicator];
   return {timing.collective, timing.size, timing.algorithm, c.dimension, c.nranks, c.nnodes};
 }
 
 /// Means over the communicators of a shape.
-std::map<Judge::Shape, Judge::ShapeSample> Judge::shapes_of(const WindowResult& result) const {
+std::map<Shape, ShapeSample> Judge::shapes_of(const WindowResult& result) const {
   std::map<Shape, ShapeSample> out;
   std::map<Shape, double> counts;
   for (const CommunicatorTiming& timing : result.timings) {
@@ -195,14 +195,15 @@ std::map<Judge::Shape, Judge::ShapeSample> Judge::shapes_of(const WindowResult& 
 /// Communicators whose transfer is slower than their job's was, with the same mix of messages.
 void Judge::find_slow(const WindowResult& result) {
   std::map<std::size_t, double> slow;
-  if (!shape_baseline_.empty() && !result.anybody_late()) {
+  const std::map<Shape, ShapeSample>& baseline = shape_baseline();
+  if (!baseline.empty() && !result.anybody_late()) {
     const std::map<Shape, ShapeSample> now = shapes_of(result);
     for (std::size_t i = 0; i < result.timings.size(); ++i) {
       const CommunicatorTiming& timing = result.timings[i];
       if (timing.size.empty() || timing.transfer <= 0) continue;
       const Shape shape = shape_of(timing);
-      const auto before = shape_baseline_.find(shape);
-      if (before == shape_baseline_.end()) continue;
+      const auto before = baseline.find(shape);
+      if (before == baseline.end()) continue;
       const double share = timing.transfer / before->second.transfer;
       const double bytes = now.at(shape).bytes / before->second.bytes;
       if (share < thresholds::kBandwidthShare && std::abs(bytes - 1) < thresholds::kBytesTolerance)
@@ -226,7 +227,6 @@ void Judge::remember(const WindowResult& result) {
 /// From the windows before the last `windows`.
 void Judge::renew_baselines() {
   own_ = {};
-  shape_baseline_.clear();
   if (past_.size() < options_.baseline_windows + options_.windows) return;
   const auto end = std::prev(past_.end(), static_cast<std::ptrdiff_t>(options_.windows));
   std::vector<double> lag(job_.gpus.size(), 0);
@@ -251,7 +251,7 @@ void Judge::renew_baselines() {
   if (steps.size() >= options_.baseline_windows) own_.step_seconds = median(std::move(steps));
   for (auto& [shape, samples] : shapes) {
     if (samples.first.size() < options_.baseline_windows) continue;
-    shape_baseline_[shape] = {median(std::move(samples.first)), median(std::move(samples.second))};
+    own_.shapes[shape] = {median(std::move(samples.first)), median(std::move(samples.second))};
   }
 }
 
@@ -342,18 +342,32 @@ void Judge::add_links(std::vector<Finding>& out) const {
     bool all = true;
     double observed = 0;
     for (std::size_t i = results_.size() - windows; i < results_.size(); ++i) {
-      all = all && results_[i].slow_send[g] > 0;
+      all = all && results_[i].slow_send[g] > 0 && results_[i].explained[g] == 0;
       observed += results_[i].seconds;
     }
     if (!all) continue;
     Finding finding;
-    finding.kind = results_.back().slow_receive[g] > 0 ? Kind::kSlowNic : Kind::kSlowLink;
+    const bool both = results_.back().slow_nic[g] != 0 || results_.back().slow_receive[g] > 0;
+    finding.kind = both ? Kind::kSlowNic : Kind::kSlowLink;
     finding.confidence = confidence_of(windows);
     finding.gpus = {g};
     finding.share = results_.back().slow_send[g];
     finding.observed_seconds = observed;
     out.push_back(std::move(finding));
   }
+}
+
+/// Of the suspects of a slow transfer those whose GPUs take slowly what has come, if there are any:
+/// then it is the GPU, and no NIC.
+void Judge::narrow_to_slow_taking(Finding& finding) const {
+  std::vector<std::uint32_t> taking;
+  for (const std::uint32_t g : finding.gpus) {
+    const auto slow = [g](const WindowResult& r) { return r.slow_taking[g] > 0; };
+    if (std::all_of(results_.end() - kTransferWindows, results_.end(), slow)) taking.push_back(g);
+  }
+  if (taking.empty()) return;
+  finding.gpus = std::move(taking);
+  finding.reason = Reason::kGpu;
 }
 
 void Judge::add_slow_transfer(std::vector<Finding>& out) const {
@@ -403,6 +417,7 @@ void Judge::add_slow_transfer(std::vector<Finding>& out) const {
   for (std::uint32_t g = 0; g < job_.gpus.size(); ++g) {
     if (memberships[g] == slow.size() && well[g] == 0) finding.gpus.push_back(g);
   }
+  narrow_to_slow_taking(finding);
   out.push_back(std::move(finding));
 }
 

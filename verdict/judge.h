@@ -6,13 +6,13 @@
 //   Not thread-safe; no clocks: windows follow each other as they are given.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -61,7 +61,7 @@ struct Finding {
   std::uint32_t communicator = kNone;    // concerned; of kLateGroup: whose members they are
   std::optional<Collective> collective;  // that shows it most
   std::int32_t replica = -1;             // of kLateReplica
-  Reason reason = Reason::kUnknown;      // of kLateGpu
+  Reason reason = Reason::kUnknown;      // of kLateGpu; of slow transfer kGpu: they take slowly
   /// Hang: waiting since. Late, imbalance: works longer than its peers, who wait for it, per
   /// second; of several, the most.
   double seconds = 0;
@@ -75,10 +75,23 @@ struct Finding {
   bool hidden = false;           // late: steps are no slower than before
 };
 
+/// What a transfer is compared by: a communicator's identity plays no part.
+struct Shape {
+  Collective collective{};
+  std::string size, algorithm, dimension;
+  std::uint32_t nranks = 0, nnodes = 0;
+  auto operator<=>(const Shape&) const = default;
+};
+struct ShapeSample {
+  double transfer = 0;  // bus bytes per second of the rank that waits least
+  double bytes = 0;     // bus bytes of an operation
+};
+
 /// What is known from elsewhere of the job as it was before; empty = nothing.
 struct Baseline {
   std::vector<double> lag;  // as Job::gpus, seconds per second; NaN = not known
   std::optional<double> step_seconds;
+  std::map<Shape, ShapeSample> shapes{};
 };
 
 struct JudgeOptions {
@@ -116,12 +129,6 @@ class Judge {
   [[nodiscard]] const std::deque<WindowResult>& results() const { return results_; }
 
  private:
-  /// What a transfer is compared by: a communicator's identity plays no part.
-  using Shape = std::tuple<Collective, std::string, std::string, std::string, std::uint32_t,
-                           std::uint32_t>;  // size, algorithm, dimension, nranks, nnodes
-  struct ShapeSample {
-    double transfer = 0, bytes = 0;
-  };
   /// One window, as baselines remember it.
   struct Past {
     bool unaccused = false;   // nobody was accused in it
@@ -141,12 +148,16 @@ class Judge {
     double threshold = 0;               // of lag
   };
   [[nodiscard]] Late late_in(std::size_t windows) const;
+  [[nodiscard]] const std::map<Shape, ShapeSample>& shape_baseline() const {
+    return given_.shapes.empty() ? own_.shapes : given_.shapes;
+  }
   [[nodiscard]] bool was_always_so(std::uint32_t gpu, double lag) const;
   [[nodiscard]] std::size_t running() const;
   void add_late(std::vector<Finding>& out) const;
   void add_imbalance(std::vector<Finding>& out) const;
   void add_links(std::vector<Finding>& out) const;
   void add_slow_transfer(std::vector<Finding>& out) const;
+  void narrow_to_slow_taking(Finding& finding) const;
   void find_slow(const WindowResult& result);
   [[nodiscard]] Finding late_finding(const std::vector<std::uint32_t>& gpus,
                                      double threshold) const;
@@ -159,7 +170,6 @@ class Judge {
   std::deque<std::map<std::size_t, double>> slow_;
   std::deque<Past> past_;
   Baseline given_, own_;
-  std::map<Shape, ShapeSample> shape_baseline_;
 };
 
 }  // namespace ncclscope::verdict

@@ -255,16 +255,23 @@ std::string explanation(const Job& job, const Finding& f) {
     case Kind::kLateReplica:
       return late_explanation(job, f);
     case Kind::kSlowTransfer:
+      if (f.reason == Reason::kGpu)
+        return "Even the rank that waits least is slower than before, with the same mix of "
+               "messages, and nobody is late. What has come waits for " +
+               gpus_text(job, f) +
+               " to take it, longer than at the others, and nothing holds up what it sends on: the "
+               "GPU is slow, not its NIC.";
       return "Even the rank that waits least is slower than before, with the same mix of messages, "
              "and nobody is late: the transfer itself is slower. Suspects: " +
              (f.gpus.empty() ? "none stands out" : gpus_text(job, f)) + ".";
     case Kind::kSlowLink:
       return "A byte it sends is on the wire " + number(f.share, 1) +
-             " times as long as the median of the job's GPUs; its receives are as fast as others'.";
+             " times as long as the median of the job's GPUs; what it receives is as fast as "
+             "others'.";
     case Kind::kSlowNic:
       return "A byte it sends is on the wire " + number(f.share, 1) +
-             " times as long as the median of the job's GPUs, and its receives wait for data as "
-             "well.";
+             " times as long as the median of the job's GPUs, and what it receives takes long as "
+             "well: the NIC, not one direction.";
     case Kind::kImbalance:
       return gpus_text(job, f) +
              (f.gpus.size() == 1 ? " works longer, up to " : " work longer, up to ") +

@@ -15,6 +15,9 @@ namespace ncclscope::verdict {
 namespace {
 
 constexpr std::int32_t kNoPeer = -2;
+/// What has come must wait for a GPU to take it at least by this share of the time that GPUs wait
+/// for data.
+constexpr double kLeastTakingShare = 0.1;
 
 std::size_t cell(std::uint32_t communicator, Collective collective) {
   return communicator * kCollectives + static_cast<std::size_t>(collective);
@@ -270,6 +273,49 @@ std::vector<double> outliers(const Window& window, NetworkRates GpuRates::*direc
   return out;
 }
 
+void find_nics(const Window& window, WindowResult& result) {
+  result.slow_nic.assign(result.slow_send.size(), 0);
+  result.explained.assign(result.slow_send.size(), 0);
+  const auto slow = [&](std::uint32_t gpu) { return result.slow_send[gpu] > 0; };
+  for (const NetworkPeers& p : window.peers) {
+    if (slow(p.from) && slow(p.to)) result.slow_nic[p.to] = 1;
+  }
+  for (const NetworkPeers& p : window.peers) {
+    if (slow(p.from) && result.slow_nic[p.to] != 0 && result.slow_nic[p.from] == 0)
+      result.explained[p.from] = 1;
+  }
+}
+
+/// Who takes what it has received later than others do, by so much that it matters beside the time
+/// that the job's GPUs wait for data. Whose own sends are held up cannot take more, and is a
+/// victim.
+void find_slow_taking(const Window& window, WindowResult& result) {
+  const std::size_t gpus = result.slow_send.size();
+  result.slow_taking.assign(gpus, 0);
+  std::vector<double> taking;
+  std::vector<double> waiting;
+  std::vector<double> held_up;
+  for (const GpuRates& gpu : window.gpus) {
+    if (gpu.receive.bytes <= 0 || gpu.send.bytes <= 0) continue;
+    taking.push_back(gpu.receive.blocked_seconds / gpu.receive.bytes);
+    waiting.push_back(gpu.receive.seconds / gpu.receive.bytes);
+    held_up.push_back(gpu.send.blocked_seconds / gpu.send.bytes);
+  }
+  if (static_cast<double>(taking.size()) < thresholds::kNetworkGpus) return;
+  const double usual = median(std::move(taking));
+  const double least = kLeastTakingShare * median(std::move(waiting));
+  const double usual_hold = median(std::move(held_up));
+  for (std::size_t g = 0; g < window.gpus.size(); ++g) {
+    const GpuRates& gpu = window.gpus[g];
+    if (gpu.receive.bytes <= 0 || gpu.send.bytes <= 0 || result.slow_send[g] > 0) continue;
+    const double mine = gpu.receive.blocked_seconds / gpu.receive.bytes;
+    if (mine <= thresholds::kNetworkOutlier * usual || mine - usual <= least) continue;
+    const double hold = gpu.send.blocked_seconds / gpu.send.bytes;
+    if (hold > thresholds::kNetworkOutlier * usual_hold && hold - usual_hold > least) continue;
+    result.slow_taking[g] = usual > 0 ? mine / usual : mine / least;
+  }
+}
+
 RoleKind kind_of(std::string_view dimension) {
   if (dimension == "pp") return RoleKind::kStage;
   return dimension == "dp" ? RoleKind::kReplica : RoleKind::kExpert;
@@ -317,6 +363,8 @@ WindowResult evaluate(const Job& job, const Window& window, const WindowOptions&
   result.slow_receive = outliers(window, &GpuRates::receive);
   result.slow_send.resize(job.gpus.size(), 0);
   result.slow_receive.resize(job.gpus.size(), 0);
+  find_nics(window, result);
+  find_slow_taking(window, result);
   return result;
 }
 

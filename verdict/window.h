@@ -78,6 +78,13 @@ struct WindowResult {
   /// Seconds per byte as multiples of the job's median, where that is too much; 0 = it is not. As
   /// Job::gpus.
   std::vector<double> slow_send, slow_receive;
+  /// A slow NIC is seen twice: in what its GPU sends, and in what is sent to it. Those whose own
+  /// sends are slow and to which a slow one sends; and slow ones that send to such a one and are
+  /// none themselves. As Job::gpus.
+  std::vector<char> slow_nic, explained;
+  /// Seconds per byte that what has come waits for the GPU, as multiples of the job's median, where
+  /// that is too much and the GPU's own sends are not held up; 0 = it is not. As Job::gpus.
+  std::vector<double> slow_taking;
   std::optional<double> step_seconds;
 
   [[nodiscard]] bool anybody_late() const;

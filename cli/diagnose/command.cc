@@ -87,6 +87,7 @@ std::string environment(const char* name) {
 struct Memory {
   std::vector<Prometheus::Sample> lag;  // by (node, gpu)
   std::optional<double> step_seconds;
+  std::map<verdict::Shape, verdict::ShapeSample> shapes;
   double longest_ended_seconds = 0;
 };
 
@@ -162,6 +163,9 @@ class Diagnosis {
       return found[0].value;
     };
     memory_.step_seconds = one("job:ncclscope_step_seconds:baseline");
+    memory_.shapes = transfer_baselines(
+        prometheus.query("job:ncclscope_transfer_bus_bytes_per_second:baseline" + selector),
+        prometheus.query("job:ncclscope_bus_bytes_per_operation:baseline" + selector));
     memory_.longest_ended_seconds =
         one("job:ncclscope_stalled_rank_seconds:longest_ended").value_or(0);
   }
@@ -184,6 +188,7 @@ class Diagnosis {
     judge_.emplace(places_, settings_);
     verdict::Baseline baseline;
     baseline.step_seconds = memory_.step_seconds;
+    baseline.shapes = memory_.shapes;
     if (!memory_.lag.empty())
       baseline.lag.assign(places_.gpus.size(), std::numeric_limits<double>::quiet_NaN());
     for (const Prometheus::Sample& sample : memory_.lag) {

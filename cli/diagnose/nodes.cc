@@ -248,6 +248,36 @@ std::vector<Prometheus::Sample> parse_vector(const std::string& body) {
   return out;
 }
 
+std::map<verdict::Shape, verdict::ShapeSample> transfer_baselines(
+    const std::vector<Prometheus::Sample>& bandwidths,
+    const std::vector<Prometheus::Sample>& bytes_per_operation) {
+  const auto shape_of = [](const Prometheus::Sample& sample) -> std::optional<verdict::Shape> {
+    const auto label = [&](const char* name) {
+      const auto at = sample.labels.find(name);
+      return at == sample.labels.end() ? std::string() : at->second;
+    };
+    const auto number = [&](const char* name) {
+      return static_cast<std::uint32_t>(std::strtoul(label(name).c_str(), nullptr, 10));
+    };
+    const std::optional<verdict::Collective> collective =
+        verdict::synchronising(label("collective"));
+    if (!collective || !(sample.value > 0)) return {};
+    return verdict::Shape{*collective,        label("size"),    label("algorithm"),
+                          label("dimension"), number("nranks"), number("nnodes")};
+  };
+  std::map<verdict::Shape, double> bytes;
+  for (const Prometheus::Sample& sample : bytes_per_operation) {
+    if (const auto shape = shape_of(sample)) bytes[*shape] = sample.value;
+  }
+  std::map<verdict::Shape, verdict::ShapeSample> out;
+  for (const Prometheus::Sample& sample : bandwidths) {
+    const auto shape = shape_of(sample);
+    if (!shape || !bytes.contains(*shape)) continue;
+    out[*shape] = {sample.value, bytes[*shape]};
+  }
+  return out;
+}
+
 std::string label_value(std::string_view value) {
   std::string out = "\"";
   for (const char c : value) {

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "verdict/judge.h"
+
 namespace ncclscope::cli {
 
 /// "a,b,c" apart, without empty ones.
@@ -51,6 +53,11 @@ class Prometheus {
 
 /// The vector of an answer to an instant query. Pure.
 [[nodiscard]] std::vector<Prometheus::Sample> parse_vector(const std::string& body);
+/// Bandwidths of transfers as recording rules remember them, where the bytes per operation are
+/// known too. Pure.
+[[nodiscard]] std::map<verdict::Shape, verdict::ShapeSample> transfer_baselines(
+    const std::vector<Prometheus::Sample>& bandwidths,
+    const std::vector<Prometheus::Sample>& bytes_per_operation);
 /// As a label's value in a selector, quoted. Pure.
 [[nodiscard]] std::string label_value(std::string_view value);
 /// "host" of "host:port" or "[v6]:port". Pure.

@@ -255,6 +255,7 @@ class Rates {
   }
 
   void finish() {
+    add_peers();
     if (steps_ > 0) out_.step_seconds = step_seconds_ / steps_;
   }
 
@@ -306,13 +307,30 @@ class Rates {
                                          return b.gpu() == s.gpu() && b.is_send() == s.is_send();
                                        });
       // send: gpu_wait, peer_wait, wire; receive: data_wait, flush, gpu_wait
-      const int phase = s.is_send() ? 2 : 0;
-      if (before == first.network().end() || s.phase_seconds_size() <= phase ||
-          before->phase_seconds_size() <= phase || s.bytes() < before->bytes())
+      constexpr int kPhases = 3;
+      if (before == first.network().end() || s.phase_seconds_size() < kPhases ||
+          before->phase_seconds_size() < kPhases || s.bytes() < before->bytes())
         continue;
+      const auto spent = [&](int phase) {
+        return (s.phase_seconds(phase) - before->phase_seconds(phase)) / seconds_;
+      };
       verdict::NetworkRates& rates = s.is_send() ? out_.gpus[gpu].send : out_.gpus[gpu].receive;
-      rates.seconds += (s.phase_seconds(phase) - before->phase_seconds(phase)) / seconds_;
+      rates.seconds += spent(s.is_send() ? 2 : 0);
+      rates.blocked_seconds += spent(s.is_send() ? 1 : 2);
       rates.bytes += static_cast<double>(s.bytes() - before->bytes()) / seconds_;
+    }
+  }
+
+  /// Who sends to whom over the network.
+  void add_peers() {
+    std::map<std::pair<std::uint32_t, std::int32_t>, std::uint32_t> gpus;
+    for (const verdict::Member& m : now_.job.members) gpus[{m.communicator, m.rank}] = m.gpu;
+    for (std::size_t i = 0; i < now_.job.members.size(); ++i) {
+      const verdict::Member& m = now_.job.members[i];
+      for (const v1::Neighbour& n : now_.members[i].progress.neighbours()) {
+        const auto to = gpus.find({m.communicator, n.peer()});
+        if (n.is_send() && to != gpus.end()) out_.peers.push_back({m.gpu, to->second});
+      }
     }
   }
 

@@ -74,9 +74,11 @@ TEXTS = {
     "queue_is_unknown": f'not (printf "{THIS_QUEUE}" {GPU_ARGUMENTS} | query)',
     "queue_is_short": f'printf "{LAG} < -1 * {QUEUE_EXCESS}" {GPU_ARGUMENTS} | query',
     "queue_is_long": f'printf "{LAG} < {QUEUE_EXCESS}" {GPU_ARGUMENTS} | query',
-    "receives_slowly": 'printf "gpu:ncclscope_network_seconds_per_byte:outlier@window@'
-                       "{cluster=%q,job_id=%q,node=%q,gpu=%q,direction='receive'}\" "
-                       "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
+    # Senders to it find the way slow, or all that it receives comes late (an all-to-all).
+    "nic_is_slow": 'printf "gpu:ncclscope_network_seconds_per_byte:nic@window@{cluster=%[1]q,job_id=%[2]q,node=%[3]q,gpu=%[4]q}'
+                   " or gpu:ncclscope_network_seconds_per_byte:outlier@window@"
+                   "{cluster=%[1]q,job_id=%[2]q,node=%[3]q,gpu=%[4]q,direction='receive'}\" "
+                   "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
     "late_members": members("cluster", "job_id", "node"),
     "late_members_job": members("cluster", "job_id"),
 }

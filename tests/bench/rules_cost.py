@@ -82,6 +82,8 @@ class Node:
                          gpu_uuid=f"GPU-{rank:032x}", pci_bus_id=f"0000:{gpu:02x}:00.0", pid=10000 + gpu, dimension=dimension,
                          **labels)
                 self.add("ncclscope_rank_state", 1, state="running", **labels)
+                if nodes > 1:
+                    self.add("ncclscope_network_peer_info", 1, gpu=gpu, peer=(place + 1) % len(members), **labels)
                 for stage, ahead in (("enqueued", 4), ("started", 1), ("completed", 0)):
                     self.add("ncclscope_communicator_operations_total", 1000 + (ahead if rank != 5 else 0), 20, stage=stage,
                              gpu=gpu, **labels)

@@ -552,26 +552,30 @@ def bandwidth_cases():
 
     alert = "NcclscopeSlowLink"
 
-    def network(sends, receives, until=40):
-        job = late_job(40, [(40, 0)])
-        for gpu in range(4):
+    def network(sends, receives, until=40, slow_gpus=(2,), gpus=4):
+        """The ring is in the order of ranks."""
+        job = late_job(40, [(40, 0)], nodes=gpus // 2)
+        for gpu in range(gpus):
             where = {"gpu": gpu % 2, "instance": f"n{gpu // 2}:9400", "job": "ncclscope"}
+            job.add("ncclscope_network_peer_info", gauge((40, 1)), comm="aa", rank=gpu, peer=(gpu + 1) % gpus, **where)
             for direction, phase, factor in (("send", "wire", sends), ("receive", "data_wait", receives)):
-                slow = factor if gpu == 2 else 1
+                slow = factor if gpu in slow_gpus else 1
                 job.add("ncclscope_network_phase_seconds_total",
                         counter((until, 0.06 * slow), (41 - until, 0.06)), direction=direction, phase=phase, **where)
                 job.add("ncclscope_network_bytes_total", counter((41, 6e8)), direction=direction, **where)
         return job.series
 
     def slow_link(nic):
-        what, why = ("NIC", "Its receives wait for data as well: the NIC, not one direction.") if nic else (
-            "egress link", "Its receives are as fast as others': the way out of it.")
+        what, why = ("NIC", "What it receives takes long as well: the NIC, not one direction.") if nic else (
+            "egress link", "What it receives is as fast as others': the way out of it.")
         return ({"cluster": CLUSTER, "job_id": JOB, "node": "n1", "gpu": 0, "direction": "send", "severity": "warning"},
                 notes(alert, f"The {what} of GPU 0 of node n1 is slow in job 4711",
                       f"Job 4711: a byte sent by GPU 0 of node n1 is on the wire 3 times as long as the median of the job's GPUs, "
                       f"since {at(60)}. {why}"))
     yield Case(alert, "the way out of a GPU", "1m", network(3, 1), [("5m", alert, []), ("20m", alert, [slow_link(False)])])
     yield Case(alert, "both directions: its NIC", "1m", network(3, 3), [("20m", alert, [slow_link(True)])])
+    yield Case(alert, "what is sent to it is slow as well: its NIC, and not who sends to it", "1m",
+               network(3, 1, slow_gpus=(1, 2), gpus=6), [("5m", alert, []), ("20m", alert, [slow_link(True)])])
     yield Case(alert, "recovers", "1m", network(3, 1, until=25), [("20m", alert, [slow_link(False)]), ("38m", alert, [])])
     yield Case(alert, "as fast as the others", "1m", network(1.2, 1.2), [("20m", alert, [])])
     yield Case(alert, "only receives wait: a victim", "1m", network(1, 3), [("20m", alert, [])])

@@ -322,6 +322,25 @@ TEST(PrometheusAnswer, ThatIsNoneIsRefused) {
     EXPECT_THROW((void)parse_vector(body), std::runtime_error) << body;
 }
 
+TEST(TransferBaselines, NeedBandwidthAndBytesOfTheSameShape) {
+  const std::map<std::string, std::string> labels = {
+      {"collective", "AllReduce"}, {"size", "<=64MiB"}, {"algorithm", "RING"},
+      {"dimension", "dp"},         {"nranks", "4"},     {"nnodes", "2"}};
+  auto without_bytes = labels;
+  without_bytes["size"] = "<=1MiB";
+  auto not_compared = labels;
+  not_compared["collective"] = "Broadcast";
+  const auto found =
+      transfer_baselines({{labels, 8e10}, {without_bytes, 7e10}, {not_compared, 6e10}},
+                         {{labels, 5e7}, {not_compared, 4e7}});
+  ASSERT_EQ(found.size(), 1u);
+  const verdict::Shape& shape = found.begin()->first;
+  EXPECT_EQ(shape,
+            (verdict::Shape{verdict::Collective::kAllReduce, "<=64MiB", "RING", "dp", 4, 2}));
+  EXPECT_EQ(found.begin()->second.transfer, 8e10);
+  EXPECT_EQ(found.begin()->second.bytes, 5e7);
+}
+
 TEST(LabelValue, IsQuoted) {
   EXPECT_EQ(label_value("ns/job"), "\"ns/job\"");
   EXPECT_EQ(label_value("a\"b\\c\nd"), "\"a\\\"b\\\\c\\nd\"");

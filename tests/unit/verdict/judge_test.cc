@@ -226,7 +226,7 @@ TEST(Judge, SaysThatLatenessIsHidden) {
   window.step_seconds = 1.01;
   make_late(job, window, 0, 2, 0.3);
   Judge judge(job);
-  judge.set_baseline({{}, 1.0});
+  judge.set_baseline({{}, 1.0, {}});
   for (int i = 0; i < 3; ++i) judge.add(window);
   EXPECT_TRUE(judge.findings()[0].hidden);
 }
@@ -275,13 +275,77 @@ TEST(Judge, TellsALinkFromANic) {
   window.gpus[3].send.seconds = 0.2;
   std::vector<Finding> found = after(job, 3, window);
   ASSERT_THAT(found, SizeIs(1));
-  EXPECT_EQ(told(job, found[0]),
-            "the egress link of GPU 0 of node3 (global rank 3) is slow\n"
-            "A byte it sends is on the wire 2.0 times as long as the median of the job's GPUs; its "
-            "receives are as fast as others'.");
+  EXPECT_EQ(
+      told(job, found[0]),
+      "the egress link of GPU 0 of node3 (global rank 3) is slow\n"
+      "A byte it sends is on the wire 2.0 times as long as the median of the job's GPUs; what "
+      "it receives is as fast as others'.");
   window.gpus[3].receive.seconds = 0.3;
   found = after(job, 3, window);
   EXPECT_EQ(headline(job, found[0]), "the NIC of GPU 0 of node3 (global rank 3) is slow");
+}
+
+TEST(Judge, NamesTheNicOfARingAndNotWhoSendsToIt) {
+  const Job job = ddp_job(6, 1);
+  Window window = even_window(job);
+  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9};
+  for (const std::uint32_t g : {0u, 1u, 2u, 3u, 4u, 5u}) window.peers.push_back({g, (g + 1) % 6});
+  window.gpus[2].send.seconds = window.gpus[3].send.seconds = 0.2;
+  const std::vector<Finding> found = after(job, 3, window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(told(job, found[0]),
+            "the NIC of GPU 0 of node3 (global rank 3) is slow\n"
+            "A byte it sends is on the wire 2.0 times as long as the median of the job's GPUs, and "
+            "what it receives takes long as well: the NIC, not one direction.");
+}
+
+TEST(Judge, HoldsATransferAgainstWhatIsKnownFromElsewhere) {
+  const Job job = ddp_job(4, 1);
+  const Window window = even_window(job);  // 10 ms for 1e8 bytes
+  const Shape shape{Collective::kAllReduce, "<=256MiB", "RING", "dp", 4, 2};
+  Judge judge(job);
+  judge.set_baseline({{}, {}, {{shape, {2e10, 1e8}}}});
+  for (int i = 0; i < 2; ++i) judge.add(window);
+  const std::vector<Finding> found = judge.findings();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(headline(job, found[0]),
+            "AllReduce of communicator dp_group transfers at 50 % of what it did");
+  Judge other(job);
+  other.set_baseline({{}, {}, {{shape, {2e10, 3e8}}}});
+  for (int i = 0; i < 2; ++i) other.add(window);
+  EXPECT_THAT(other.findings(), IsEmpty()) << "another mix of messages";
+}
+
+TEST(Judge, TellsASlowGpuFromItsNicWhereTheTransferIsSlow) {
+  const Job job = ddp_job(4, 1);
+  Window window = even_window(job);
+  for (GpuRates& gpu : window.gpus) {
+    gpu.send = {0.1, 1e9, 0};
+    gpu.receive = {0.5, 1e9, 0.001};
+  }
+  window.gpus[1].receive.blocked_seconds = 0.3;
+  const Shape shape{Collective::kAllReduce, "<=256MiB", "RING", "dp", 4, 2};
+  const auto found_with = [&](const Window& w) {
+    Judge judge(job);
+    judge.set_baseline({{}, {}, {{shape, {2e10, 1e8}}}});
+    for (int i = 0; i < 3; ++i) judge.add(w);
+    return judge.findings();
+  };
+  std::vector<Finding> found = found_with(window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].gpus, std::vector<std::uint32_t>{1});
+  EXPECT_EQ(
+      told(job, found[0]),
+      "AllReduce of communicator dp_group transfers at 50 % of what it did\n"
+      "Even the rank that waits least is slower than before, with the same mix of messages, "
+      "and nobody is late. What has come waits for GPU 0 of node1 (global rank 1) to take it, "
+      "longer than at the others, and nothing holds up what it sends on: the GPU is slow, not "
+      "its NIC.");
+  window.gpus[1].send.blocked_seconds = 0.3;  // it cannot send on: a victim
+  found = found_with(window);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].gpus.size(), 4u);
+  EXPECT_THAT(after(job, 3, window), IsEmpty()) << "no fault while the transfer is as it was";
 }
 
 TEST(Judge, PutsAHangFirstAndLeavesRatesOut) {
