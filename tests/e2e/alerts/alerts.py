@@ -168,9 +168,18 @@ HOST, STILL_COMPUTING = "late on the host", "its GPU was still computing"
 FOUR, SIX = {"nodes": (0, 1, 2, 3), "gpus": 1}, {"nodes": (5, 4, 3, 2, 1, 0), "gpus": 1}
 # Members of a late group are seen to be late within a moment of each other.
 BEFORE = {"passing": [Alert("NcclscopeLateGpu", {})]}
-SLOW = [
+# Nobody is to be accused in these; that the work is uneven may be told.
+UNEVEN = [
+    Case("uneven-stages", "megatron:pp=2", ["slow-gpu:node=1,factor=1.3"]),
+    Case("hot-expert", "moe:ep=4,hot=50", compute_ms=300),
+]
+HEALTHY = [
     Case("healthy", "ddp:buffers=1"),
+    # A checkpoint, and an evaluation.
     Case("pauses", "fsdp", ["pause:rank=0,ms=1500,step=60"] + [f"pause:rank={r},ms=2500,step=120" for r in range(4)]),
+]
+SLOW = [
+    *HEALTHY,
     Case("late-host", "ddp:buffers=1", ["late:rank=1,ms=80"],
          [Alert("NcclscopeLateGpu", {"node": "node0", "gpu": 1, "global_rank": 1}, (HOST, "dp_group", "in which it is rank 1"))]),
     Case("slow-gpu", "ddp:buffers=1", ["slow-gpu:rank=1,factor=1.8"],
@@ -180,9 +189,16 @@ SLOW = [
          **BEFORE),
     Case("late-group", "megatron:tp=2", ["late:rank=0,ms=80", "late:rank=1,ms=80"],
          [Alert("NcclscopeLateGroup", {"kind": "group", "dimension": "tp"}, ("GPU 0 of node4; GPU 0 of node5",))], **SIX, **BEFORE),
+    # Hidden behind the backward pass, with which its AllReduces overlap: it has the shortest ones.
+    Case("straggler", "ddp", ["slow-gpu:rank=3,factor=1.4"],
+         [Alert("NcclscopeLateGpu", {"node": "node3", "gpu": 1, "global_rank": 3})], nodes=(2, 3)),
     Case("slow-link", "ddp", ["slow-link:rank=2,factor=4"],
-         [Alert("NcclscopeSlowLink", {"node": "node2", "gpu": 0, "direction": "send"})],
+         [Alert("NcclscopeSlowLink", {"node": "node2", "gpu": 0, "direction": "send"}, ("the way out of it",))],
          environment=("NCCLSCOPE_NETWORK_SAMPLE=1",), **FOUR),
+    # Rank 2 sends into it, and its bytes take as long.
+    Case("half-nic", "ddp", ["slow-nic:rank=3,factor=2"],
+         [Alert("NcclscopeSlowLink", {"node": "node2", "gpu": 0, "direction": "send"}, ("the NIC, not one direction",))],
+         environment=("NCCLSCOPE_NETWORK_SAMPLE=1",), **SIX),
     Case("sockets", "fsdp", [], [Alert("NcclscopeSocketsInsteadOfRdma", {"node": f"node{n}"}) for n in (6, 7)], nodes=(6, 7)),
 ]
 ACROSS = Alert("NcclscopeSlowAcrossJobs", {"node": "node0", "gpu": 1}, ("late-host slow-gpu",))
@@ -199,6 +215,7 @@ HANGS = [
     Case("evaluation", faults=[f"pause:rank={r},ms=6000,step=60" for r in range(4)]),
     Case("node-gone", faults=["crash:rank=2,from=60", "crash:rank=3,from=60"], nodes=(4, 5),
          alerts=[hang("process_gone", rank=r, node="node5") for r in (2, 3)]),
+    *UNEVEN,  # beside jobs that soon stand still and cost nothing
 ]
 
 
@@ -292,15 +309,19 @@ def nothing_else(monitoring, cases, extra=()):
     require(not failed, f"rules failed: {failed}")
 
 
+def wait_until_judged(monitoring, cases):
+    """Healthy jobs must have been looked at, too: three windows of inputs for all GPUs."""
+    for case in cases:
+        wait_until(f"three windows of {case.name}", lambda job=case.name: len(monitoring.query(
+            f'gpu:ncclscope_lag_seconds:rate10s{{job_id="{job}"}} and gpu:ncclscope_lag_seconds:rate10s offset 10s '
+            "and gpu:ncclscope_lag_seconds:rate10s offset 20s")) == 4, LIMIT_S)
+
+
 def slow(build, folder):
     """Late hosts, GPUs, nodes and groups, links, sockets; beside healthy jobs, of which nothing is told."""
     with cluster(build, folder, SLOW) as (monitoring, jobs, _):
         expect(monitoring, SLOW, [ACROSS])
-        # Judged must be the healthy ones as well: three windows of inputs for all GPUs.
-        for job in ("healthy", "pauses"):
-            wait_until(f"three windows of {job}", lambda job=job: len(monitoring.query(
-                f'gpu:ncclscope_lag_seconds:rate10s{{job_id="{job}"}} and gpu:ncclscope_lag_seconds:rate10s offset 10s '
-                "and gpu:ncclscope_lag_seconds:rate10s offset 20s")) == 4, LIMIT_S)
+        wait_until_judged(monitoring, HEALTHY)
         require(all(job.process.poll() is None for job in jobs.values()), "a job ended")
         nothing_else(monitoring, SLOW, [ACROSS])
         values = {name: float(monitoring.query(f'max({name}{{job_id="healthy"}})')[0]["value"][1]) for name in (
@@ -310,7 +331,8 @@ def slow(build, folder):
 
 
 def hangs(build, folder):
-    """Every class of hang, each with the ranks that are to blame; a checkpoint and an evaluation end by themselves."""
+    """Every class of hang, each with the ranks that are to blame; a checkpoint and an evaluation end by themselves. Beside
+    them jobs that are healthy and uneven."""
     with cluster(build, folder, HANGS) as (monitoring, _, agents):
         wait_until("a node's processes gone", lambda: [
             labels["state"] for labels, _ in agents[5].scrape().get("ncclscope_rank_state", [])] == ["vanished"] * 2, LIMIT_S)
@@ -320,6 +342,7 @@ def hangs(build, folder):
             'ALERTS{alertname="NcclscopeWaitingForRank", job_id="checkpoint"}'), LIMIT_S)
         wait_until("the wait remembered as one that ended", lambda: monitoring.query(
             'job:ncclscope_stalled_rank_seconds:longest_ended{job_id="checkpoint"} >= 4'))
+        wait_until_judged(monitoring, UNEVEN)
         nothing_else(monitoring, HANGS, [Alert("NcclscopeAgentDown", {"instance": agents[5].address})])
 
 
