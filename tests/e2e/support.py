@@ -7,6 +7,7 @@ cannot run here. Nothing compares with the wall clock; every wait has a deadline
 import argparse
 import collections
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -90,6 +91,36 @@ def value(samples, name, **labels):
 
 def sum_of(samples, name, **labels):
     return sum(v for have, v in samples[name] if all(have.get(k) == w for k, w in labels.items()))
+
+
+def remote_access(folder, names):
+    """An authority, a certificate of agents (names: of openssl's subjectAltName), and a token that may read all jobs."""
+    def openssl(*arguments):
+        subprocess.run(["openssl", *map(str, arguments)], check=True, timeout=30, capture_output=True)
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", folder / "ca.key", "-out", folder / "ca.crt", "-subj", "/CN=test authority",
+            "-days", "2")
+    openssl("req", *key, "-keyout", folder / "agent.key", "-out", folder / "agent.csr", "-subj", "/CN=agent")
+    (folder / "names").write_text(f"subjectAltName={names}\n")
+    openssl("x509", "-req", "-in", folder / "agent.csr", "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key",
+            "-CAcreateserial", "-days", "2", "-extfile", folder / "names", "-out", folder / "agent.crt")
+    token = "4f" * 32
+    (folder / "token").write_text(token)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    (folder / "access.toml").write_text(f'[[token]]\nname = "viewer"\nsha256 = "{digest}"\nrole = "viewer"\n')
+    for name in ("agent.key", "access.toml"):
+        (folder / name).chmod(0o600)
+
+
+def api_listener(folder, address):
+    """Arguments of an agent that serves its API there, as remote_access() made it."""
+    return ["--api-listen", address, "--api-cert-file", folder / "agent.crt", "--api-key-file", folder / "agent.key",
+            "--api-access-file", folder / "access.toml"]
+
+
+def trusting(folder):
+    """Arguments of the command line, to reach such agents."""
+    return ["--ca", folder / "ca.crt", "--token-file", folder / "token"]
 
 
 class Build:

@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""End to end: an emulated job with a fault on two nodes -> plugins -> agents -> `ncclscope diagnose`.
+"""End to end: emulated jobs with faults on two nodes -> plugins -> agents -> `ncclscope diagnose`.
 
   diagnose.py --build DIR SCENARIO
 
-Each scenario says which verdict must come, about whom and how sure, and what the command ends with. Thresholds are short,
-so that a wait is a hang within seconds.
+Each job says which verdict must come, about whom and how sure, and what the command ends with. Jobs of a scenario run side by
+side on the same agents, each watched by a thread. Thresholds are short, so that a wait is a hang within seconds.
 """
+import concurrent.futures
 import contextlib
-import hashlib
+import http.server
 import json
 import os
 import pathlib
@@ -16,26 +17,29 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+import urllib.parse
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import (JOB, PLUGIN, ROOT, Agent, Failure, Job, Processes, free_ports, http_get, node_agents, require,  # noqa: E402
-                     run_scenarios, running, wait_until)
+from support import (JOB, PLUGIN, ROOT, Agent, Failure, Job, Processes, api_listener, free_ports, http_get, node_agents,  # noqa: E402
+                     remote_access, require, run_scenarios, running, sum_of, trusting, wait_until)
 
 NODES, GPUS = 2, 2
-HANG_S = 8  # a wait is a hang from here on
+HANG_S = 6  # a wait is a hang from here on
 LATE_BY_S = 5  # a hang is told so long after the threshold at the latest
+STRANGER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 HEALTHY, FINDING, USAGE, UNREACHABLE, PARTIAL = range(5)
 
 
-class Cluster:
-    def __init__(self, build, agents, job):
-        self.build, self.agents, self.job = build, agents, job
+class Watched:
+    """One job, and the command about it."""
+
+    def __init__(self, build, agents, job_id=JOB):
+        self.build, self.agents, self.job_id = build, agents, job_id
 
     def command(self, *arguments):
         where = [part for agent in self.agents for part in ("--agent", agent.api)]
-        return [self.build.command_line, "diagnose", "--job", JOB, *where, *arguments]
+        return [self.build.command_line, "diagnose", "--job", self.job_id, *where, *arguments]
 
     def diagnose(self, *arguments, status, prefix=()):
         """Runs the command; returns what it printed, as JSON where it is."""
@@ -75,26 +79,31 @@ class Cluster:
         late = finding["waiting_seconds"] - finding["threshold_seconds"]
         require(0 <= late <= LATE_BY_S, f"told {late:.1f} s after the threshold")
         text = self.diagnose("--hang", f"{HANG_S}s", status=FINDING)
-        require(text.startswith(f"Job {JOB}: hang ({hang_class}): "), text)
-        print(f"{late:.1f} s after the threshold:\n{text}")
+        require(text.startswith(f"Job {self.job_id}: hang ({hang_class}): "), text)
+        print(f"{self.job_id}, {late:.1f} s after the threshold:\n{text}", flush=True)
         return report, text
 
     def wait_until_running(self):
         wait_until("operations of all ranks", lambda: sum(
-            labels["stage"] == "completed" and value > 3 for agent in self.agents
+            labels["job_id"] == self.job_id and labels["stage"] == "completed" and value > 3 for agent in self.agents
             for labels, value in agent.scrape()["ncclscope_communicator_operations_total"]) >= NODES * GPUS)
 
 
-@contextlib.contextmanager
-def cluster(build, folder, layout="ddp", **options):
-    with node_agents(build, folder, NODES) as agents:
-        job = Job(build, NODES, GPUS, layout, 100000, PLUGIN, [a.socket for a in agents], compute_ms=50, hang_seconds=120,
-                  # On busy cores the plugin's governor would time only slices of operations, each rank its own.
-                  env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5"], **options)
-        try:
-            yield Cluster(build, agents, job)
-        finally:
-            job.stop()
+def watch_all(build, agents, cases):
+    """cases: [(job_id, faults, what to do with it)]. All at once; the first failure is raised after all have ended."""
+    with contextlib.ExitStack() as stack:
+        watched = []
+        for job_id, faults, _ in cases:
+            job = Job(build, NODES, GPUS, "ddp", 100000, PLUGIN, [a.socket for a in agents], job_id=job_id, compute_ms=50,
+                      hang_seconds=120, fault=faults,
+                      # On busy cores the plugin's governor would time only slices of operations, each rank its own.
+                      env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5"])
+            stack.callback(job.stop)
+            watched.append(Watched(build, agents, job_id))
+        with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
+            running_cases = [pool.submit(judge, w) for w, (_, _, judge) in zip(watched, cases, strict=True)]
+        failures = [f"{w.job_id}: {f.exception()}" for w, f in zip(watched, running_cases, strict=True) if f.exception()]
+    require(not failures, "\n".join(failures))
 
 
 def members(report, communicator="dp_group"):
@@ -103,162 +112,204 @@ def members(report, communicator="dp_group"):
     return {r["rank"]: r for r in report["ranks"] if r["comm"] == comm}
 
 
-def healthy(build, folder):
-    """Nobody is accused, also by JSON; strangers learn nothing; unknown jobs and absent agents have their own statuses."""
-    with cluster(build, folder) as c:
-        c.wait_until_running()
-        text = c.diagnose("--window", "9s", "--late-share", "0.2", status=HEALTHY)
-        print(text)
-        require(text.startswith(f"Job {JOB}: healthy\n"), text)
-        require("2 of 2 agents answered, 2 know the job: 4 GPUs, 1 communicator" in text, text)
-        report = c.diagnose("--window", "3s", "--late-share", "0.3", "--json", status=HEALTHY)
-        require(report["outcome"] == "healthy" and not report["missing"], f"{report['outcome']}, {report['missing']}")
-        require(len(report["windows"]) == 3 and all(w["compared_collectives"] == 1 for w in report["windows"]),
-                f"windows {report['windows']}")
-        require(len(report["gpus"]) == NODES * GPUS and all(g["judged"] for g in report["gpus"]), f"{report['gpus']}")
-        rows = members(report)
-        require(sorted(rows) == [0, 1, 2, 3] and all(r["last"]["collective"] == "AllReduce" for r in rows.values()), f"{rows}")
+def healthy(c):
+    """Nobody is accused, also by JSON; unknown jobs and absent agents have their own statuses."""
+    c.wait_until_running()
+    text = c.diagnose("--window", "9s", "--late-share", "0.2", status=HEALTHY)
+    print(text, flush=True)
+    require(text.startswith(f"Job {c.job_id}: healthy\n"), text)
+    require("2 of 2 agents answered, 2 know the job: 4 GPUs, 1 communicator" in text, text)
+    report = c.diagnose("--window", "3s", "--late-share", "0.3", "--json", status=HEALTHY)
+    require(report["outcome"] == "healthy" and not report["missing"], f"{report['outcome']}, {report['missing']}")
+    require(len(report["windows"]) == 3 and all(w["compared_collectives"] == 1 for w in report["windows"]),
+            f"windows {report['windows']}")
+    require(len(report["gpus"]) == NODES * GPUS and all(g["judged"] for g in report["gpus"]), f"{report['gpus']}")
+    rows = members(report)
+    require(sorted(rows) == [0, 1, 2, 3] and all(r["last"]["collective"] == "AllReduce" for r in rows.values()), f"{rows}")
 
-        result = subprocess.run([build.command_line, "diagnose", "--job", "4712", "--agent", c.agents[0].api],
-                                capture_output=True, text=True, timeout=30, check=False)
-        require(result.returncode == USAGE and "no job 4712" in result.stderr, f"unknown job: {result}")
-        result = subprocess.run([build.command_line, "diagnose", "--job", JOB, "--agent", folder / "nowhere.sock"],
-                                capture_output=True, text=True, timeout=30, check=False)
-        require(result.returncode == UNREACHABLE and "cannot be reached" in result.stderr, f"no agent: {result}")
-        if os.geteuid() != 0:
-            print("not root: another user's view is not tested")
-            return
-        # The job is root's: another user may not see it, and is told what he would be told of no job.
-        for path in (folder, *(a.folder for a in c.agents)):
-            path.chmod(0o755)
-        text = c.diagnose(status=USAGE, prefix=["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
-        require(f"no job {JOB} at the 2 of 2 agents that answered (you see your own jobs" in text, text)
+    result = subprocess.run([c.build.command_line, "diagnose", "--job", "4712", "--agent", c.agents[0].api],
+                            capture_output=True, text=True, timeout=30, check=False)
+    require(result.returncode == USAGE and "no job 4712" in result.stderr, f"unknown job: {result}")
+    result = subprocess.run([c.build.command_line, "diagnose", "--job", c.job_id, "--agent", "/nowhere.sock"],
+                            capture_output=True, text=True, timeout=30, check=False)
+    require(result.returncode == UNREACHABLE and "cannot be reached" in result.stderr, f"no agent: {result}")
 
 
-def late_gpu(build, folder):
+def strangers(c):
+    """The job is root's: another user may neither see it nor speak for it, and is told what he would be told of no job."""
+    if os.geteuid() != 0:
+        print("not root: another user's view is not tested")
+        return
+    c.wait_until_running()
+    for path in (c.agents[0].folder.parent, *(a.folder for a in c.agents)):
+        path.chmod(0o755)
+    text = c.diagnose(status=USAGE, prefix=STRANGER)
+    require(f"no job {c.job_id} at the 2 of 2 agents that answered (you see your own jobs" in text, text)
+
+    def report(prefix, number):
+        command = [c.build.command_line, "throughput", "--agent", c.agents[0].api, "--job", c.job_id, "--unit", "tokens", str(number)]
+        return subprocess.run([*prefix, *command], capture_output=True, text=True, timeout=30, check=False)
+    require(report([], 91000).returncode == 0, "a job's throughput is not taken")
+    result = report(STRANGER, 5)
+    require(result.returncode == 1 and f'no job "{c.job_id}"' in result.stderr, f"a stranger reports of another's job: {result}")
+    wait_until("the throughput shown", lambda: [v for labels, v in c.agents[0].scrape()["ncclscope_job_throughput"] if (
+        labels["job_id"], labels["unit"]) == (c.job_id, "tokens")] == [91000])
+
+
+def late_gpu(c):
     """One rank's host comes late to every step."""
-    with cluster(build, folder, fault="late:rank=2,ms=80") as c:
-        c.wait_until_running()
-        report = c.watch("a late GPU, for sure", lambda r: r["findings"] and r["findings"][0]["confidence"] == "high",
-                         arguments=("--window", "9s", "--late-share", "0.2"))
-        finding = report["findings"][0]
-        require(finding["kind"] == "late_gpu", f"{finding}")
-        require(finding["gpus"] == [{"node": "node1", "gpu": 0, "global_rank": "2"}], f"{finding}")
-        require(finding["comm_name"] == "dp_group" and finding["collective"] == "AllReduce", f"{finding}")
-        require([f for f in report["findings"] if f["fault"]] == [finding], f"{report['findings']}")
-        text = c.diagnose("--window", "3s", "--late-share", "0.2", status=FINDING)
-        print(text)
-        require(text.startswith(f"Job {JOB}: GPU 0 of node1 (global rank 2) is late\n"), text)
+    c.wait_until_running()
+    report = c.watch("a late GPU, for sure", lambda r: r["findings"] and r["findings"][0]["confidence"] == "high",
+                     arguments=("--window", "9s", "--late-share", "0.2"))
+    finding = report["findings"][0]
+    require(finding["kind"] == "late_gpu", f"{finding}")
+    require(finding["gpus"] == [{"node": "node1", "gpu": 0, "global_rank": "2"}], f"{finding}")
+    require(finding["comm_name"] == "dp_group" and finding["collective"] == "AllReduce", f"{finding}")
+    require([f for f in report["findings"] if f["fault"]] == [finding], f"{report['findings']}")
+    text = c.diagnose("--window", "3s", "--late-share", "0.2", status=FINDING)
+    print(text, flush=True)
+    require(text.startswith(f"Job {c.job_id}: GPU 0 of node1 (global rank 2) is late\n"), text)
 
 
-def never_called(build, folder):
+class Past(http.server.BaseHTTPRequestHandler):
+    """A Prometheus with recording rules, as far as a job's transfers are concerned."""
+
+    shape, remembered = {}, {}  # labels; series: value
+
+    def do_GET(self):  # noqa: N802 (the library's name)
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)["query"][0]
+        values = [v for name, v in self.remembered.items() if query.startswith(name)]
+        result = [{"metric": self.shape, "value": [0, str(v)]} for v in values]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def slower_than_before(c):
+    """Held against what a Prometheus remembers of the job, its transfers are slow; held against itself nothing is wrong."""
+    c.wait_until_running()
+    sums = {}
+
+    def two_samples():
+        samples = c.agents[0].scrape()
+        for name in ("operations", "seconds", "bus_bytes"):
+            sums.setdefault(name, []).append(sum_of(samples, f"ncclscope_rank_collective_{name}_total", job_id=c.job_id, rank="0"))
+        return sums["operations"][-1] - sums["operations"][0] >= 20
+    wait_until("twenty operations", two_samples)
+    operations, seconds, bus_bytes = (values[-1] - values[0] for values in sums.values())
+    shapes = [labels for labels, _ in c.agents[0].scrape()["ncclscope_collective_busy_seconds_total"] if labels["job_id"] == c.job_id]
+    require(len(shapes) == 1, f"{shapes}")
+    Past.shape = {name: shapes[0][name] for name in ("collective", "size", "algorithm")} | {
+        "dimension": "dp", "nranks": "4", "nnodes": "2"}
+    Past.remembered = {"job:ncclscope_transfer_bus_bytes_per_second:baseline": 10 * bus_bytes / seconds,
+                       "job:ncclscope_bus_bytes_per_operation:baseline": bus_bytes / operations}
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Past)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        before = f"http://127.0.0.1:{server.server_address[1]}"
+        report = c.diagnose("--window", "6s", "--late-share", "0.3", "--prometheus", before, "--json", status=FINDING)
+        told = [(f["kind"], f["comm_name"], f["collective"]) for f in report["findings"] if f["fault"]]
+        require(told == [("slow_transfer", "dp_group", "AllReduce")], f"{report['findings']}")
+        require(report["findings"][0]["share"] < 0.5, f"{report['findings'][0]}")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def never_called(c):
     """A rank never calls again."""
-    with cluster(build, folder, fault="missing:rank=2,from=30") as c:
-        report, text = c.hang("rank_never_called", [2])
-        rows = members(report)
-        require(rows[2]["called"] < rows[0]["called"] and rows[2]["inflight_seconds"] == 0, f"{rows[2]}")
-        require(rows[0]["oldest"]["collective"] == "AllReduce" and rows[0]["oldest_index"] == rows[2]["called"], f"{rows[0]}")
-        require("GPU 0 of node1" in text and "outside NCCL" in text, text)
+    report, text = c.hang("rank_never_called", [2])
+    rows = members(report)
+    require(rows[2]["called"] < rows[0]["called"] and rows[2]["inflight_seconds"] == 0, f"{rows[2]}")
+    require(rows[0]["oldest"]["collective"] == "AllReduce" and rows[0]["oldest_index"] == rows[2]["called"], f"{rows[0]}")
+    require("GPU 0 of node1" in text and "outside NCCL" in text, text)
 
 
-def mismatch(build, folder):
-    """A rank calls with another count."""
-    with cluster(build, folder, fault="mismatch:rank=1,from=30") as c:
-        c.hang("argument_mismatch", [1])
-
-
-def gone(build, folder):
+def gone(c):
     """A process is killed."""
-    with cluster(build, folder, fault="crash:rank=3,from=30") as c:
-        report, text = c.hang("process_gone", [3])
-        require([m["kind"] for m in report["missing"]] == ["vanished_process"], f"{report['missing']}")
-        require("Missing answers:" in text and "its connection ended" in text, text)
+    report, text = c.hang("process_gone", [3])
+    require([m["kind"] for m in report["missing"]] == ["vanished_process"], f"{report['missing']}")
+    require("Missing answers:" in text and "its connection ended" in text, text)
 
 
-def stuck(build, folder):
-    """The network of a node moves nothing any more: nobody is accused."""
-    with cluster(build, folder, fault="stuck:node=1,from=30") as c:
-        c.hang("network_stuck", [])
-
-
-def never_started(build, folder):
-    """A rank's GPU computes for ever: its collective is called and never starts."""
-    with cluster(build, folder, fault="slow-gpu:rank=1,factor=2000,from=30") as c:
-        c.hang("gpu_never_started", [1])
-
-
-def stopped(build, folder):
+def stopped(c):
     """A rank's process is stopped: it is there, and says nothing."""
-    with cluster(build, folder) as c:
-        c.wait_until_running()
-        report = c.watch("a report", lambda r: sorted(members(r)) == [0, 1, 2, 3])
-        pid = members(report)[2]["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            report, text = c.hang("process_stopped", [2])
-            require([m["kind"] for m in report["missing"]] == ["silent_process"], f"{report['missing']}")
-            require(f"pid {pid} on node1" in text and "told nothing for" in text, text)
-        finally:
-            os.kill(pid, signal.SIGCONT)
+    c.wait_until_running()
+    report = c.watch("a report", lambda r: sorted(members(r)) == [0, 1, 2, 3])
+    pid = members(report)[2]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        report, text = c.hang("process_stopped", [2], answering=False)
+        require([m["kind"] for m in report["missing"]] == ["silent_process"], f"{report['missing']}")
+        require(f"pid {pid} on node1" in text and "told nothing for" in text, text)
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
-def outside(build, folder):
+def outside(c):
     """Everybody stays outside NCCL."""
-    with cluster(build, folder, fault=["pause:node=0,ms=90000,step=30", "pause:node=1,ms=90000,step=30"]) as c:
-        c.wait_until_running()
-        report = c.watch("a hang of class outside_nccl", lambda r: r["outcome"] == "finding", arguments=("--outside", "5s", "--late-share", "1"))
-        finding = report["findings"][0]
-        require((finding["kind"], finding["class"], finding["ranks"]) == ("hang", "outside_nccl", []), f"{finding}")
-        text = c.diagnose("--outside", "5s", status=FINDING)
-        print(text)
-        require(text.startswith(f"Job {JOB}: hang (outside_nccl): nobody is in NCCL"), text)
+    c.wait_until_running()
+    report = c.watch("a hang of class outside_nccl", lambda r: r["outcome"] == "finding",
+                     arguments=("--outside", "5s", "--late-share", "1"))
+    finding = report["findings"][0]
+    require((finding["kind"], finding["class"], finding["ranks"]) == ("hang", "outside_nccl", []), f"{finding}")
+    text = c.diagnose("--outside", "5s", status=FINDING)
+    print(text, flush=True)
+    require(text.startswith(f"Job {c.job_id}: hang (outside_nccl): nobody is in NCCL"), text)
+
+
+def rates(build, folder):
+    """Who is late and who is not, measured; beside other jobs, but not beside other tests."""
+    with node_agents(build, folder, NODES) as agents:
+        watch_all(build, agents, [("healthy", [], healthy), ("late-gpu", ["late:rank=2,ms=80"], late_gpu),
+                                  ("strangers", [], strangers), ("slower", [], slower_than_before)])
+
+
+def hangs(build, folder):
+    """Each class of hang."""
+    with node_agents(build, folder, NODES) as agents:
+        watch_all(build, agents, [
+            ("never-called", ["missing:rank=2,from=30"], never_called),
+            # Another count.
+            ("mismatch", ["mismatch:rank=1,from=30"], lambda c: c.hang("argument_mismatch", [1])),
+            ("gone", ["crash:rank=3,from=30"], gone),
+            # The network of a node moves nothing any more: nobody is accused.
+            ("stuck", ["stuck:node=1,from=30"], lambda c: c.hang("network_stuck", [])),
+            # A GPU computes for ever: its collective is called and never starts.
+            ("never-started", ["slow-gpu:rank=1,factor=2000,from=30"], lambda c: c.hang("gpu_never_started", [1])),
+            ("stopped", [], stopped),
+            ("outside", ["pause:node=0,ms=90000,step=30", "pause:node=1,ms=90000,step=30"], outside)])
 
 
 def unreachable_agent(build, folder):
     """An agent that does not answer: what it would tell is named as missing, and the verdict is made with doubt."""
-    with cluster(build, folder, fault="missing:rank=1,from=150") as c:
+    def judge(c):
         c.wait_until_running()
         c.agents[1].send(signal.SIGSTOP)
         try:
-            report = c.diagnose("--window", "1s", "--late-share", "1", "--timeout", "1s", "--json", status=PARTIAL)
+            report = c.diagnose("--window", "1s", "--late-share", "1", "--timeout", "0.5s", "--json", status=PARTIAL)
             require([m["kind"] for m in report["missing"]] == ["agent", "ranks"], f"{report['missing']}")
             require(report["missing"][1]["who"].startswith("ranks 2, 3 of communicator dp_group"), f"{report['missing']}")
-            require("no answer within 1" in report["missing"][0]["why"], f"{report['missing']}")
+            require("no answer within 500" in report["missing"][0]["why"], f"{report['missing']}")
             report, text = c.hang("rank_never_called", [1], confidence="low", answering=False)
             require(report["findings"][0]["unreported_ranks"] == 2, f"{report['findings']}")
             require("Missing answers:\n  agent at " in text, text)
         finally:
             c.agents[1].send(signal.SIGCONT)
-
-
-def certificates(folder):
-    """An authority, and a certificate for 127.0.0.1 and 127.0.0.2."""
-    def openssl(*arguments):
-        subprocess.run(["openssl", *map(str, arguments)], check=True, timeout=30, capture_output=True)
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", folder / "ca.key", "-out", folder / "ca.crt", "-subj", "/CN=test authority",
-            "-days", "2")
-    openssl("req", *key, "-keyout", folder / "agent.key", "-out", folder / "agent.csr", "-subj", "/CN=agent")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,IP:127.0.0.2\n")
-    openssl("x509", "-req", "-in", folder / "agent.csr", "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key",
-            "-CAcreateserial", "-days", "2", "-extfile", folder / "names", "-out", folder / "agent.crt")
+    with node_agents(build, folder, NODES) as agents:
+        watch_all(build, agents, [("blind", ["missing:rank=1,from=100"], judge)])
 
 
 def remote(build, folder):
-    """Agents on other nodes, over TLS with a token: named by hand, by SLURM (its commands are stand-ins here; the real ones
-    are used in the tests of SLURM), and by a real Prometheus."""
-    certificates(folder)
-    token = "4f" * 32
-    (folder / "token").write_text(token)
-    digest = hashlib.sha256(token.encode()).hexdigest()
-    (folder / "access.toml").write_text(f'[[token]]\nname = "viewer"\nsha256 = "{digest}"\nrole = "viewer"\n')
-    for name in ("agent.key", "access.toml"):
-        (folder / name).chmod(0o600)
+    """Agents on other nodes, over TLS with a token: named by hand, by SLURM (its commands are stand-ins here; with the real
+    ones tests/e2e/slurm asks), and by a real Prometheus."""
+    remote_access(folder, "IP:127.0.0.1,IP:127.0.0.2")
     hosts = ["127.0.0.1", "127.0.0.2"]
     port, prometheus_port = free_ports(2)
-    agents = [Agent(build, folder, f"node{n}", [
-        "--api-listen", f"{host}:{port}", "--api-cert-file", folder / "agent.crt", "--api-key-file", folder / "agent.key",
-        "--api-access-file", folder / "access.toml"]) for n, host in enumerate(hosts)]
+    agents = [Agent(build, folder, f"node{n}", api_listener(folder, f"{host}:{port}")) for n, host in enumerate(hosts)]
     programs = folder / "bin"
     programs.mkdir()
     for name, text in (("squeue", '[ "$2 $3" = "--jobs 4711" ] && echo "127.0.0.[1-2]"'),
@@ -275,8 +326,7 @@ def remote(build, folder):
             processes.start("prometheus", ["prometheus", f"--config.file={folder}/prometheus.yml",
                                            f"--storage.tsdb.path={folder}/tsdb",
                                            f"--web.listen-address=127.0.0.1:{prometheus_port}"])
-            cluster = Cluster(build, agents, job)
-            cluster.wait_until_running()
+            Watched(build, agents).wait_until_running()
             url = f"http://127.0.0.1:{prometheus_port}/"
 
             def diagnose(*arguments, status):
@@ -286,7 +336,7 @@ def remote(build, folder):
                     env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"})
                 require(result.returncode == status, f"{arguments}: ended with {result.returncode}: {result.stdout}{result.stderr}")
                 return result.stdout + result.stderr
-            trusted = ["--ca", folder / "ca.crt", "--token-file", folder / "token"]
+            trusted = trusting(folder)
             all_of_them = "2 of 2 agents answered, 2 know the job: 4 GPUs, 1 communicator"
             text = diagnose("--nodes", f"127.0.0.1:{port},127.0.0.2:{port}", *trusted, status=HEALTHY)
             require(all_of_them in text, text)
@@ -334,7 +384,5 @@ def dumps(build, folder):
     require(f"{cut}:1:14: no JSON: it ends too early" in text, text)
 
 
-SCENARIOS = (healthy, dumps, late_gpu, never_called, mismatch, gone, stuck, never_started, stopped, outside, unreachable_agent, remote)
-
 if __name__ == "__main__":
-    sys.exit(run_scenarios(__doc__, SCENARIOS))
+    sys.exit(run_scenarios(__doc__, (rates, hangs, unreachable_agent, remote, dumps)))

@@ -23,8 +23,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import (DEADLINE_S, ROOT, SKIPPED_STATUS, Agent, Build, Failure, Processes, Skipped, free_ports,  # noqa: E402
-                     require, running, wait_until)
+from support import (DEADLINE_S, ROOT, SKIPPED_STATUS, Agent, Build, Failure, Processes, Skipped, api_listener,  # noqa: E402
+                     free_ports, remote_access, require, running, trusting, wait_until)
 
 WHOLE_TEST_S = 60  # about 10 s where nobody else computes
 FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
@@ -181,6 +181,7 @@ def install(build, folder):
     # Says nothing of itself: name and account must come from squeue.
     write_script(folder / "silent.sh", f"unset SLURM_JOB_NAME SLURM_JOB_ACCOUNT SLURM_JOB_PARTITION\n{run_job} seconds=6\n")
     # The first run lasts until it is requeued.
+    write_script(folder / "wide.sh", f"{run_job} seconds=60\n")
     write_script(folder / "requeue.sh", f"[ -n \"$SLURM_RESTART_COUNT\" ] || {{ {run_job} seconds=120; }}\n{run_job} steps=20\n")
     return scripts
 
@@ -207,7 +208,30 @@ def expect_labels(agents, expected):
         raise Failure(f"{failure}: " + "; ".join(problems[:8])) from None
 
 
-def check_jobs(slurm, agents, folder, source, user, step):
+def diagnose(slurm, agents, folder, port):
+    """The command finds the nodes of a job over both of them with squeue and scontrol. Only there do the nodes' names mean
+    loopback; where /etc/hosts cannot be covered, that the right ones were asked is all that is seen."""
+    job = slurm.submit("wide", "-N2", "-n2", folder / "wide.sh")
+    wait_until("the job over both nodes", lambda: any(job in jobs_of(agent) for agent in agents))
+    command = [folder / "bin" / "ncclscope", "diagnose", "--job", job, "--slurm", "--port", str(port), "--window", "1s",
+               "--late-share", "1", *trusting(folder)]
+    hosts = folder / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n" + "".join(f"127.0.0.{i} {n}\n" for i, n in enumerate(slurm.nodes, 1)))
+    covered = ["unshare", "--mount", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"]
+    can_cover = subprocess.run([*covered, "true"], capture_output=True, check=False).returncode == 0
+    result = subprocess.run([*(covered if can_cover else []), *command], env=slurm.environment, capture_output=True, text=True,
+                            timeout=DEADLINE_S, check=False)
+    said = result.stdout + result.stderr
+    if can_cover:
+        require(result.returncode == 0 and f"Job {job}: healthy" in said and "2 of 2 agents answered, 1 knows the job" in said,
+                f"ended with {result.returncode}: {said}")
+    else:
+        print("/etc/hosts cannot be covered: only whom diagnose --slurm asks is tested")
+        require(result.returncode == 3 and all(f"{node}:{port}" in said for node in slurm.nodes), f"{result.returncode}: {said}")
+    slurm.run("scancel", "--signal=KILL", "--full", job)
+
+
+def check_jobs(slurm, agents, folder, source, user, step, port):
     """Runs the jobs and holds what the agents show of them. user: an ordinary one. step: tells how far the test is."""
     nodes = slurm.nodes
     requeued = slurm.submit("again", folder / "requeue.sh", user=user)
@@ -246,6 +270,9 @@ def check_jobs(slurm, agents, folder, source, user, step):
     expect_labels(agents, {(node, leader): games for node in nodes})
     step("heterogeneous job: both parts under the leader's id")
 
+    diagnose(slurm, agents, folder, port)
+    step("ncclscope diagnose --slurm asks the job's nodes")
+
     wait_until("all jobs over", lambda: all(state not in ("RUNNING", "COMPLETING") for _, _, state in slurm.queue()))
     for name in ("prolog", "epilog"):
         warnings = (folder / f"{name}.warnings").read_text()
@@ -268,9 +295,12 @@ def test(build, folder, proctrack):
     processes = Processes(folder / "logs")
     scripts = install(build, folder)
     slurm = Slurm(folder, processes, nodes, scripts, proctrack)
+    remote_access(folder, ",".join(f"DNS:{node}" for node in nodes))
+    port = free_ports(1)[0]
     agents = [Agent(Build(build), folder, node, [
         "--log-level", "debug", "--squeue-command", f"{shutil.which('squeue')} --json --nodelist=%N",
-        "--squeue-interval-seconds", "2"], slurm.environment) for node in nodes]
+        "--squeue-interval-seconds", "2", *api_listener(folder, f"127.0.0.{i}:{port}")], slurm.environment)
+        for i, node in enumerate(nodes, 1)]
     source = "cgroup" if slurm.proctrack == "proctrack/cgroup" else "claimed"
     print(f"process tracking: {slurm.proctrack}; identity_source must be {source}")
     started = time.monotonic()
@@ -281,7 +311,7 @@ def test(build, folder, proctrack):
         slurm.start()
         step("SLURM runs")
         with running(agents):
-            check_jobs(slurm, agents, folder, source, user, step)
+            check_jobs(slurm, agents, folder, source, user, step, port)
     except BaseException:
         for path in [path for pattern in ("logs/*", "out/*", "*/log") for path in sorted(folder.glob(pattern))]:
             lines = [line for line in path.read_text(errors="replace").splitlines() if "pmix" not in line and "MPI" not in line]
