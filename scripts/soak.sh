@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The long checks that are too slow for every test run: fuzzers for minutes, ten million operations past a full ring,
-# a day of cluster life on the injected clock, three thousand jobs to diagnose, the container images compiled from scratch, all
-# recordings three times. One JSON line per check.
+# a day of cluster life on the injected clock, three thousand jobs to diagnose and some through real agents, the container
+# images compiled from scratch, all recordings three times. One JSON line per check.
 #   scripts/soak.sh [--seconds N] [--json FILE]
 #   --seconds N   time for each fuzzer (default 300)
 #   --json FILE   also writes the lines there (default docs/measurements/soak.json)
@@ -62,6 +62,9 @@ soak_check node_day 10000 build/release/tests/agent_churn_test --hours 24 --jobs
 soak_check diagnosis 3000 build/release/tools/diagnosis_bench --faulty 1000 --healthy 1000 --hangs 1000 \
   --most-ranks 4096 --threads "$(nproc)" --json build/diagnosis.json
 [ ! -f build/diagnosis.json ] || tee -a "$json.new" <build/diagnosis.json
+soak_check diagnosis_through_agents 160 /usr/bin/python3 tests/bench/diagnosis/through_agents.py --build build/release \
+  --faulty 60 --healthy 40 --hangs 60 --most-ranks 64 --json build/through_agents.json
+[ ! -f build/through_agents.json ] || tee -a "$json.new" <build/through_agents.json
 soak_check bandwidth_drop 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --seed 2
 scripts/fetch-helm.sh >&2 && scripts/fetch-debian.sh >&2
 soak_check images_compiled 2 /usr/bin/python3 tests/e2e/containers/images.py --build build/release --compile

@@ -18,6 +18,13 @@ if(NCCLSCOPE_BUILD_TESTS)
   set_tests_properties(diagnosis_sample PROPERTIES LABELS bench TIMEOUT 300)
 endif()
 
+# The same question through real plugins, agents and the command line; rates are measured, so nothing else may run.
+if(NCCLSCOPE_BUILD_TESTS AND TARGET ncclscope-agent)
+  add_test(NAME diagnosis_through_agents
+    COMMAND /usr/bin/python3 ${CMAKE_CURRENT_SOURCE_DIR}/bench/diagnosis/through_agents.py --build ${CMAKE_BINARY_DIR})
+  set_tests_properties(diagnosis_through_agents PROPERTIES LABELS bench TIMEOUT 240 RUN_SERIAL TRUE)
+endif()
+
 # The shipped rules in Prometheus' own engine say the same.
 if(NCCLSCOPE_BUILD_TESTS)
   add_test(NAME diagnosis_rules_agree

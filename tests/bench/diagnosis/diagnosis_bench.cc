@@ -122,12 +122,22 @@ class Bench {
       const std::lock_guard<std::mutex> lock(mutex_);
       const bool healthy = scenario.fault == Fault::kNone;
       (healthy ? healthy_ : faulty_).add(scenario, outcome);
+      if (healthy) count_features(scenario);
       by_class_[name(scenario.fault)].add(scenario, outcome);
       by_layout_[std::string(healthy ? "healthy " : "faulty ") + name(scenario.family)].add(
           scenario, outcome);
       if (!outcome.is_right(scenario) || outcome.falsely || options_.verbose)
         tell(scenario, outcome);
     }
+  }
+
+  /// What could make an innocent look guilty.
+  void count_features(const Scenario& s) {
+    healthy_with_["an agent that restarts"] += s.agent_restart ? 1 : 0;
+    healthy_with_["5 % of one node's records lost"] += s.telemetry_loss > 0 ? 1 : 0;
+    healthy_with_["evaluations and checkpoints"] += s.pauses ? 1 : 0;
+    healthy_with_["uneven stages"] += s.uneven_stage > 0 ? 1 : 0;
+    healthy_with_["a hot expert"] += s.hot_expert > 0 ? 1 : 0;
   }
 
   void add_stop(const Scenario& scenario) {
@@ -215,6 +225,8 @@ class Bench {
       bar("healthy_accused", "healthy jobs in which anybody is accused", healthy_.falsely, "jobs",
           "at_most", 0, healthy_.falsely == 0);
       figure("healthy_jobs", "healthy jobs that were played", healthy_.jobs, "jobs");
+      for (const auto& [what, jobs] : healthy_with_)
+        figure("healthy_with", ("of these with " + what).c_str(), jobs, "jobs");
     }
     std::ofstream json;
     if (!options_.json.empty()) json.open(options_.json);
@@ -234,6 +246,7 @@ class Bench {
   Tally faulty_, healthy_;
   std::map<std::string, Tally> by_class_, by_layout_;
   std::map<std::string, std::pair<int, int>> stops_;  // jobs, right
+  std::map<std::string, int> healthy_with_;           // jobs
   std::vector<std::string> lines_;
   double seconds_ = 0;
   bool ok_ = true;
