@@ -21,6 +21,7 @@ struct Stall {
   bool stalled = false;
   std::uint64_t max_enqueued = 0, max_completed = 0;
   bool collective = false;       // a collective is in flight; else Send and Recv
+  bool p2p_runs = false;         // a Send or Recv has begun and does not end
   bool waits_elsewhere = false;  // Send and Recv: the GPU of a member is held up by something else
   std::uint32_t unreported = 0;
   Members gone, stopped, mismatched, behind, outside, unstarted, never_started;
@@ -60,6 +61,13 @@ class Hangs {
  private:
   const Progress& of(std::uint32_t member) const { return standing_.progress[member]; }
   static bool collective_in_flight(const Progress& p) { return p.enqueued > p.completed; }
+  static bool p2p_runs(const Progress& p) { return p.p2p_started > p.p2p_completed; }
+  /// Called, and not begun by the GPU. Of Sends and Receives that is known only where others' are
+  /// seen to have begun.
+  static bool is_unstarted(const Stall& stall, const Progress& p) {
+    if (collective_in_flight(p)) return p.started <= p.completed;
+    return stall.p2p_runs && p.p2p_enqueued > p.p2p_completed && !p2p_runs(p);
+  }
   static bool runs(const Progress& p) { return p.state == MemberState::kRunning; }
 
   void look_at_members() {
@@ -74,6 +82,7 @@ class Hangs {
       stall.max_enqueued = std::max(stall.max_enqueued, p.enqueued);
       stall.max_completed = std::max(stall.max_completed, p.completed);
       stall.collective |= runs(p) && collective_in_flight(p);
+      stall.p2p_runs |= runs(p) && p2p_runs(p);
       gpu_seconds_[member.gpu] = std::max(gpu_seconds_[member.gpu], p.inflight_seconds);
       if (p.started > p.completed) gpu_runs_[member.gpu] = 1;
     }
@@ -108,9 +117,7 @@ class Hangs {
       const bool queued = gpu_runs_[job_.members[m].gpu] != 0 ||
                           gpu_seconds_[job_.members[m].gpu] > p.inflight_seconds;
       stall.waits_elsewhere |= !stall.collective && queued;
-      if (!collective_in_flight(p) || p.started > p.completed ||
-          p.inflight_seconds < options_.stalled_seconds)
-        continue;
+      if (!is_unstarted(stall, p) || p.inflight_seconds < options_.stalled_seconds) continue;
       stall.unstarted.push_back(m);
       if (!queued) stall.never_started.push_back(m);
     }

@@ -162,8 +162,8 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "Age of the oldest unfinished operation, only for ranks that did not get on in a communicator "
      "for stalled_seconds: nothing called, started or completed. state: idle (nothing unfinished: "
      "0), called (a collective that the GPU has not started), started, point_to_point (a Send or "
-     "Recv, no collective), vanished (0, at once). signature as above, in hex, for called and "
-     "started. Absent while all is well.",
+     "Recv, no collective), point_to_point_called (one that the GPU has not started), vanished (0, "
+     "at once). signature as above, in hex, for called and started. Absent while all is well.",
      "0.1"},
     {M::kStalledRankOperations, G::kProgress, "ncclscope_stalled_rank_operations", kGauge, "",
      job_labels("comm", "rank"),

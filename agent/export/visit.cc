@@ -120,7 +120,10 @@ std::string_view stalled_state(const RankSnapshot& rank) {
   if (rank.state == RankState::kVanished) return "vanished";
   if (rank.collectives_started > rank.collectives_completed) return "started";
   if (rank.collectives_enqueued > rank.collectives_completed) return "called";
-  return rank.inflight_seconds > 0 ? "point_to_point" : "idle";
+  if (rank.inflight_seconds <= 0) return "idle";
+  const bool begun = rank.p2p_started > rank.p2p_completed;
+  return rank.p2p_enqueued > rank.p2p_completed && !begun ? "point_to_point_called"
+                                                          : "point_to_point";
 }
 
 /// A rank with its label values, rendered once per visit.

@@ -223,6 +223,13 @@ def hang_cases():
     text = f"{who(1)} has called, but its GPU never started the operation."
     yield Case(alert, "a GPU never started what was called", "15s", hang_job([WAITING, called, WAITING, WAITING]).series,
                [("7m", alert, [hang("gpu_never_started", text, "2m 0s", 1)])])
+    # The same in an all-to-all, of Sends and Receives; where nobody is seen to have begun, nothing is known.
+    for name, not_begun, told in (("a GPU never started its Sends", "1", [hang("gpu_never_started", text, "2m 0s", 1)]),
+                                  ("nobody knows who has started his Sends", "0123", [])):
+        job = hang_job([{}] * 4)
+        yield Case(alert, name, "15s", {
+            series.replace('"point_to_point"', '"point_to_point_called"') if any(f'rank="{rank}"' in series for rank in not_begun)
+            else series: values for series, values in job.series.items()}, [("7m", alert, told)])
 
     text = "All ranks have called and started, and nothing moves: the network is stuck. No rank is accused."
     yield Case(alert, "the network is stuck", "15s", hang_job([WAITING] * 4).series,

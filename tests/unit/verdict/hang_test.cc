@@ -259,6 +259,26 @@ TEST(Hang, OfAReceiveIsBlamedOnThePeerOutsideNccl) {
   EXPECT_TRUE(hangs[0].point_to_point);
 }
 
+TEST(Hang, OfAnAllToAllIsBlamedOnTheGpuThatNeverStarted) {
+  Job job = make_job(2, 2);
+  const std::uint32_t ep = add_communicator(job, "ep", "ep", {0, 1, 2, 3});
+  Standing standing = idle(job);
+  for (std::int32_t rank = 0; rank < 4; ++rank) {
+    Progress& p = standing.progress[member(job, ep, rank)];
+    p.p2p_enqueued = 24;
+    p.p2p_started = rank == 1 ? 16 : 24;
+    p.p2p_completed = 16;
+    p.inflight_seconds = 90;
+  }
+  std::vector<Hang> hangs = find_hangs(job, standing);
+  ASSERT_THAT(hangs, SizeIs(1));
+  EXPECT_EQ(hangs[0].hang_class, HangClass::kGpuNeverStarted);
+  EXPECT_THAT(hangs[0].members, ElementsAre(member(job, ep, 1)));
+  // Where nobody is seen to have begun, nothing is known.
+  for (Progress& p : standing.progress) p.p2p_started = p.p2p_completed;
+  EXPECT_THAT(find_hangs(job, standing), IsEmpty());
+}
+
 TEST(Hang, OfAReceiveAccusesNobodyWhoseWaitIsElsewhere) {
   // Stage 1 waits for stage 0, which waits in its own data-parallel group for GPU 2.
   Job job = make_job(3, 1);
