@@ -253,6 +253,14 @@ void Session::handle(Process& p, Lane& lane, DetailControl& control,
                       detail.duration_ms, monotonic_ns());
       return;
     }
+    case wire::RecordType::kHelloAgain:
+      // While greeted a Hello of ours is on its way already.
+      if (state_ != State::kWelcomed) return;
+      ++connection_;  // nothing is announced on it
+      state_ = State::kGreeted;
+      greeted_ticks_ = 0;
+      if (!send_hello(p, lane)) disconnect();
+      return;
     case wire::RecordType::kRefuse:
       disconnect();
       // Another version or a quota: trying again at once would not help.

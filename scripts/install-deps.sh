@@ -28,6 +28,8 @@ check=(
   curl procps openssl util-linux                              # TLS tests; setpriv: tests as another user
   chromium fonts-liberation                                   # the agent's page and dashboards in a real browser
   slurmctld slurmd slurm-client munge                         # a real SLURM in an end-to-end test
+  systemd systemd-container debootstrap                       # the packages on a machine that a real systemd boots
+  rpm                                                         # rpmbuild, for the .rpm packages
   buildah mmdebstrap                                          # container images, and the Debian they begin with
 )
 packages=("${build[@]}" "${check[@]}")

@@ -51,6 +51,7 @@ constexpr std::chrono::milliseconds kApiStopLimit{500};
 constexpr std::chrono::milliseconds kArchiveStopLimit{3'000};
 constexpr std::chrono::seconds kFilesCheck{5};  // certificates and who may pass
 constexpr std::size_t kMaxChannels = 256;       // gRPC ingest streams
+constexpr const char* kDoorName = "plugins";    // FileDescriptorName= of the socket unit
 
 std::uint64_t random_instance() {
   std::uint64_t value = 0;
@@ -164,6 +165,7 @@ struct Agent::Parts {
   }
 
   void tick() {
+    notify_if_due();
     if (listener) listener->note_empty_queue();
     give_back_memory();
     watch_memory();
@@ -172,6 +174,7 @@ struct Agent::Parts {
     if (archive) archive->tick();
     refresh_jobs();
   }
+  void notify_if_due();
   void refresh_jobs();
   void watch_memory();
   void publish() {
@@ -229,8 +232,20 @@ struct Agent::Parts {
   std::unique_ptr<NetworkServer> network_api;
   std::function<Result<Config>()> reload_config;
   MemoryGuard memory;
+  const std::chrono::microseconds watchdog = watchdog_period();
+  std::uint64_t alive_ns = 0;  // when the service manager was told last
   bool stopping = false;
 };
+
+/// That the reactor still turns is the sign of life.
+void Agent::Parts::notify_if_due() {
+  const std::uint64_t now_ns = clock.monotonic_ns();
+  if (watchdog.count() == 0 ||
+      now_ns - alive_ns < static_cast<std::uint64_t>(watchdog.count()) * 1000 / 3)
+    return;
+  alive_ns = now_ns;
+  notify_service_manager("WATCHDOG=1");
+}
 
 void Agent::Parts::watch_memory() {
   constexpr std::uint64_t kMiB = 1024 * 1024;
@@ -349,7 +364,8 @@ Agent::~Agent() {
   if (p.http) p.http->stop();
 }
 
-Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& clock) {
+Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& clock,
+                                             std::vector<PassedDescriptor> passed) {
   auto parts = std::make_unique<Parts>(config, clock, random_instance());
   Parts& p = *parts;
   if (Status s = p.open_ingest(); !s.ok()) return s;
@@ -371,11 +387,18 @@ Result<std::unique_ptr<Agent>> Agent::create(const Config& config, const Clock& 
   }
   options.connections_per_principal = config.quota_connections;
   options.bytes_per_second_per_principal = config.quota_bytes_per_second;
+  options.keep_over_restart = is_managed();
+  const auto door = std::find_if(passed.begin(), passed.end(),
+                                 [](const PassedDescriptor& d) { return d.name == kDoorName; });
   Result<std::unique_ptr<Listener>> listener = Listener::create(
       *p.reactor, *p.ingest, options,
-      [&p](int fd, std::uint64_t queue_empty_ns) { return p.prover.identify(fd, queue_empty_ns); });
+      [&p](int fd, std::uint64_t queue_empty_ns) { return p.prover.identify(fd, queue_empty_ns); },
+      door == passed.end() ? ScopedFd() : std::move(door->fd));
   if (!listener.ok()) return listener.status();
   p.listener = std::move(listener).value();
+  for (PassedDescriptor& descriptor : passed) {
+    if (descriptor.fd.valid()) p.listener->adopt(std::move(descriptor.fd), descriptor.name);
+  }
 
   if (Status s = p.reactor->add_timer(std::chrono::milliseconds(250), [&p] { p.tick(); });
       !s.ok()) {

@@ -10,12 +10,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "agent/aggregate/operation_tail.h"
 #include "agent/aggregate/snapshot_store.h"
 #include "agent/app/config.h"
 #include "agent/base/clock.h"
 #include "agent/base/result.h"
+#include "agent/base/service_manager.h"
 #include "agent/ingest/gateway.h"
 
 namespace ncclscope::agent {
@@ -25,8 +27,10 @@ namespace ncclscope::agent {
 
 class Agent {
  public:
-  /// Opens the plugins' door. `config` has been checked; `clock` must outlive the agent.
-  static Result<std::unique_ptr<Agent>> create(const Config& config, const Clock& clock);
+  /// Opens the plugins' door. `config` has been checked; `clock` must outlive the agent; `passed`
+  /// comes from the service manager.
+  static Result<std::unique_ptr<Agent>> create(const Config& config, const Clock& clock,
+                                               std::vector<PassedDescriptor> passed = {});
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;

@@ -13,6 +13,7 @@
 #include "agent/app/flags.h"
 #include "agent/app/privileges.h"
 #include "agent/base/log.h"
+#include "agent/base/service_manager.h"
 
 namespace {
 
@@ -59,7 +60,8 @@ int main(int argc, char** argv) {
   set_log_level(parse_log_level(config.value().log_level).value());
   if (Status s = give_up_root(config.value()); !s.ok()) return fail(s, 1);
   const SystemClock clock;
-  Result<std::unique_ptr<Agent>> agent = Agent::create(config.value(), clock);
+  Result<std::unique_ptr<Agent>> agent =
+      Agent::create(config.value(), clock, take_passed_descriptors());
   if (!agent.ok()) return fail(agent.status(), 1);
   // Before the servers start their threads: those must inherit the blocked signals.
   if (Status s = agent.value()->handle_signals([&] { return load_config(command->sources); });

@@ -29,8 +29,4 @@ class Signals {
   ScopedFd fd_;
 };
 
-/// Tells systemd "READY=1", "STOPPING=1", ... through $NOTIFY_SOCKET; does nothing where that is
-/// not set.
-void notify_service_manager(const char* state);
-
 }  // namespace ncclscope::agent

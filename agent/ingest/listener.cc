@@ -21,6 +21,8 @@
 #include <system_error>
 #include <utility>
 
+#include "agent/base/service_manager.h"
+
 namespace ncclscope::agent {
 namespace {
 
@@ -129,6 +131,42 @@ Status check_directory(const std::filesystem::path& directory) {
 
 }  // namespace
 
+namespace {
+
+Status check_passed(int fd, const std::string& path) {
+  int type = 0, listening = 0;
+  socklen_t size = sizeof type;
+  sockaddr_un address{};
+  socklen_t length = sizeof address;
+  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
+      ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 ||
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return Status::system("the socket that the service manager passed");
+  }
+  address.sun_path[sizeof address.sun_path - 1] = '\0';
+  if (address.sun_family != AF_UNIX || type != SOCK_SEQPACKET || listening == 0) {
+    return Status::invalid(
+        "the socket that the service manager passed is not a listening Unix SEQPACKET socket "
+        "(ListenSequentialPacket=)");
+  }
+  if (path != address.sun_path) {
+    return Status::invalid(concat("the service manager listens on ", address.sun_path,
+                                  ", but socket = '", path, "': make them agree"));
+  }
+  return make_socket_directory(path);
+}
+
+bool has_peer_pidfd(int socket) {
+  constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5
+  int pidfd = -1;
+  socklen_t size = sizeof pidfd;
+  if (::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &pidfd, &size) != 0) return false;
+  const ScopedFd owned(pidfd);
+  return owned.valid();
+}
+
+}  // namespace
+
 Result<PeerIdentity> socket_peer_credentials(int fd, std::uint64_t /*queue_empty_ns*/) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
@@ -177,11 +215,22 @@ Result<ScopedFd> listen_seqpacket(const std::string& path, unsigned mode) {
 
 class Listener::Connection final : public SessionCarrier {
  public:
-  Connection(Listener& listener, Principal& principal, ScopedFd fd, PeerIdentity peer)
+  Connection(Listener& listener, Principal& principal, ScopedFd fd, PeerIdentity peer,
+             std::string stored_as)
       : listener_(listener),
         principal_(principal),
         fd_(std::move(fd)),
-        session_(listener.ingest_, std::move(peer), *this) {}
+        session_(listener.ingest_, std::move(peer), *this),
+        stored_as_(std::move(stored_as)) {}
+
+  void greet_again() {
+    session_.greet_again();
+    output_ready();
+  }
+  /// It is over, and not only for this run of the agent.
+  void forget() const {
+    if (!stored_as_.empty()) forget_descriptor(stored_as_);
+  }
 
   struct Read {
     int packets = 0;
@@ -249,21 +298,29 @@ class Listener::Connection final : public SessionCarrier {
   ScopedFd fd_;
   Session session_;
   std::vector<OutFrame> sending_;
+  std::string stored_as_;  // by the service manager; empty: not
   bool over_ = false;
 };
 
 Result<std::unique_ptr<Listener>> Listener::create(Reactor& reactor, Ingest& ingest,
                                                    Options options,
-                                                   PeerCredentialsSource credentials) {
+                                                   PeerCredentialsSource credentials,
+                                                   ScopedFd passed) {
   std::unique_ptr<Listener> listener(
       new Listener(reactor, ingest, std::move(options), std::move(credentials)));
-  Result<ScopedFd> socket = listen_seqpacket(listener->options_.path, 0666);
-  if (!socket.ok()) return socket.status();
-  listener->socket_ = std::move(socket).value();
-  struct stat info {};
-  if (::stat(listener->options_.path.c_str(), &info) == 0) {
-    listener->device_ = info.st_dev;
-    listener->inode_ = info.st_ino;
+  const std::string& path = listener->options_.path;
+  if (passed.valid()) {
+    if (Status s = check_passed(passed.get(), path); !s.ok()) return s;
+    listener->socket_ = std::move(passed);
+  } else {
+    Result<ScopedFd> socket = listen_seqpacket(path, 0666);
+    if (!socket.ok()) return socket.status();
+    listener->socket_ = std::move(socket).value();
+    struct stat info {};
+    if (::stat(path.c_str(), &info) == 0) {
+      listener->device_ = info.st_dev;
+      listener->inode_ = info.st_ino;
+    }
   }
   Listener* raw = listener.get();
   raw->timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -344,7 +401,36 @@ bool Listener::accept_one() {
   }
   Result<PeerIdentity> peer = credentials_(fd.get(), queue_empty_ns_);
   if (!peer.ok()) return true;
-  Principal& principal = principal_of(peer.value().principal);
+  std::string stored_as = store(fd.get());
+  (void)admit(std::move(fd), std::move(peer).value(), std::move(stored_as));
+  return true;
+}
+
+std::string Listener::store(int fd) {
+  if (!options_.keep_over_restart) return {};
+  std::string name = concat("connection-", ::getpid(), "-", ++stored_);
+  store_descriptor(fd, name);
+  return name;
+}
+
+void Listener::adopt(ScopedFd connection, const std::string& name) {
+  // Without a pidfd the pid may mean another process by now.
+  if (has_peer_pidfd(connection.get())) {
+    Result<PeerIdentity> peer = credentials_(connection.get(), 0);
+    if (peer.ok()) {
+      if (Connection* adopted = admit(std::move(connection), std::move(peer).value(), name)) {
+        adopted->greet_again();
+        on_readable(*adopted);  // what came meanwhile was announced to the last agent only
+      }
+      return;
+    }
+  }
+  forget_descriptor(name);
+}
+
+/// Null, and the connection is closed, when its principal or the agent has too many.
+Listener::Connection* Listener::admit(ScopedFd fd, PeerIdentity peer, std::string stored_as) {
+  Principal& principal = principal_of(peer.principal);
   const bool crowded =
       connections_.size() >= options_.max_connections &&
       !within_share(principal.connections, options_.max_connections, principals_.size());
@@ -353,10 +439,11 @@ bool Listener::accept_one() {
     ++ingest_.stats().refused_connections;
     ingest_.quotas().exceeded(
         Quota::kConnections, principal.name, ingest_.clock().monotonic_ns(),
-        concat("closing the connection of pid ", peer.value().pid, " (it has ",
-               principal.connections, " of ", options_.connections_per_principal, ", all together ",
-               connections_.size(), " of ", options_.max_connections, ")"));
-    return true;
+        concat("closing the connection of pid ", peer.pid, " (it has ", principal.connections,
+               " of ", options_.connections_per_principal, ", all together ", connections_.size(),
+               " of ", options_.max_connections, ")"));
+    if (!stored_as.empty()) forget_descriptor(stored_as);
+    return nullptr;
   }
   ++principal.connections;
   if (options_.receive_buffer_bytes > 0) {
@@ -364,8 +451,8 @@ bool Listener::accept_one() {
                  sizeof options_.receive_buffer_bytes);
   }
   const int raw = fd.get();
-  auto connection =
-      std::make_unique<Connection>(*this, principal, std::move(fd), std::move(peer).value());
+  auto connection = std::make_unique<Connection>(*this, principal, std::move(fd), std::move(peer),
+                                                 std::move(stored_as));
   Connection* pointer = connection.get();
   connections_[raw] = std::move(connection);
   // Edge-triggered: whoever has more to read stands in a queue of ours, not in the kernel's.
@@ -375,7 +462,7 @@ bool Listener::accept_one() {
            .ok()) {
     close_later(raw);
   }
-  return true;
+  return pointer;
 }
 
 Listener::Principal& Listener::principal_of(const std::string& name) {
@@ -497,6 +584,7 @@ void Listener::close_now(int fd) {
   Connection& connection = *it->second;
   Principal& principal = connection.principal();
   if (connection.ready) std::erase(principal.ready, &connection);
+  connection.forget();
   --principal.connections;
   connections_.erase(it);
 }

@@ -57,15 +57,20 @@ class Listener {
     std::size_t max_connections = 4096;
     std::size_t connections_per_principal = 512;
     std::uint64_t bytes_per_second_per_principal = 0;  // 0 = no limit
-    int receive_buffer_bytes = 0;  // SO_RCVBUF of connections, 0 = the system's default
+    int receive_buffer_bytes = 0;    // SO_RCVBUF of connections, 0 = the system's default
+    bool keep_over_restart = false;  // the service manager keeps connections for the next start
   };
+  /// `passed`: listens at the path already (socket activation); the socket file is not ours then.
   static Result<std::unique_ptr<Listener>> create(
       Reactor& reactor, Ingest& ingest, Options options,
-      PeerCredentialsSource credentials = socket_peer_credentials);
+      PeerCredentialsSource credentials = socket_peer_credentials, ScopedFd passed = ScopedFd());
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  /// A connection that the last agent accepted and the service manager kept as `name`. One whose
+  /// process can no longer be told is closed: it connects again.
+  void adopt(ScopedFd connection, const std::string& name);
   /// Takes no new connections from now on, and removes the socket file. Existing connections go on.
   void stop_accepting();
   /// Remembers the time if no connection waits. Every few hundred milliseconds: the fresher, the
@@ -93,6 +98,8 @@ class Listener {
   Status watch_socket();
   void on_accept();
   bool accept_one();
+  Connection* admit(ScopedFd fd, PeerIdentity peer, std::string stored_as);
+  [[nodiscard]] std::string store(int fd);
   Principal& principal_of(const std::string& name);
   void on_readable(Connection& connection);
   void schedule_turn();
@@ -111,6 +118,7 @@ class Listener {
   ScopedFd socket_;
   ScopedFd timer_;                        // armed while somebody is paused
   std::uint64_t queue_empty_ns_ = 0;      // CLOCK_BOOTTIME
+  std::uint64_t stored_ = 0;              // connections given to the service manager
   std::uint64_t device_ = 0, inode_ = 0;  // of our socket file: another agent's is not removed
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::string, std::unique_ptr<Principal>> principals_;

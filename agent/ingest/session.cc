@@ -77,6 +77,11 @@ bool Session::fail(IngestError error) {
   return false;
 }
 
+void Session::greet_again() {
+  greeting_again_ = true;
+  send(wire::HelloAgain{}, wire::RecordType::kHelloAgain);
+}
+
 Session::Verdict Session::refuse(IngestError error) {
   ingest_.stats_.count(error);
   ++ingest_.stats_.refused_connections;
@@ -103,13 +108,18 @@ Session::Verdict Session::on_frame(std::span<const std::byte> packet) {
   failure_ = to_ingest_error(wire::DecodeError::kBadRecord);
 
   wire::FrameHeader header{};
-  bool in_frame = false;
+  bool in_frame = false, ignored = false;
   std::uint64_t records = 0;
   const wire::DecodeError error = wire::read_frame(
       packet, header,
       [&](std::uint8_t type, std::span<const std::byte> record, std::uint64_t index) {
         ++records;
+        if (ignored) return true;
         if (state_ == nullptr) {
+          if (greeting_again_ && type != static_cast<std::uint8_t>(wire::RecordType::kHello)) {
+            ignored = true;
+            return true;
+          }
           if (type != static_cast<std::uint8_t>(wire::RecordType::kHello)) {
             return fail(IngestError::kNoHello);
           }
@@ -169,6 +179,7 @@ bool Session::on_hello(std::span<const std::byte> record, std::uint64_t send_tim
     return fail(IngestError::kLimit);
   }
   state_ = state;
+  greeting_again_ = false;
   last_ack_index_ = state->highest_index;
   last_ack_ns_ = now_ns_;
   wire::Welcome welcome{};

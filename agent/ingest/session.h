@@ -9,6 +9,7 @@
 //       |                              |
 //       +-- anything else, time out ---+-- malformed frame, conflict, replaced ----> kClosed
 //       (Refuse sent)
+//   greet_again(): what comes before Hello is ignored instead.
 //
 //   Thread: reactor.   Memory: no allocation per record.   Times: CLOCK_MONOTONIC, ns.
 #pragma once
@@ -73,6 +74,9 @@ class Session {
   void on_tick();
   /// Acknowledges now, whatever the time.
   void acknowledge();
+  /// The connection is older than this agent: what it was told is not known here. Asks for Hello
+  /// and ignores what comes before it.
+  void greet_again();
   void set_detail(wire::DetailLevel level, bool network, std::uint32_t duration_ms);
 
   /// Moves out what is to be sent. `out` is replaced (its memory is reused).
@@ -106,6 +110,7 @@ class Session {
   std::uint64_t last_ack_index_ = 0;
   IngestError failure_{};
   bool closed_ = false;
+  bool greeting_again_ = false;
 };
 
 /// All sessions of the agent, connected or remembered.

@@ -58,6 +58,7 @@ enum class RecordType : std::uint8_t {
   kAck = 65,
   kSetDetail = 66,
   kRefuse = 67,
+  kHelloAgain = 68,
 };
 [[nodiscard]] constexpr bool is_indexed(std::uint8_t type) noexcept {
   return type >= 16 && type < 64;
@@ -464,5 +465,13 @@ struct Refuse {
   std::uint8_t reserved[3];
 };
 static_assert(sizeof(Refuse) == 8);
+
+/// The agent has restarted and kept the connection: it knows nothing of it. The answer is a Hello,
+/// as on a new connection; what was sent before is resent from Welcome.highest_index on.
+struct HelloAgain {
+  RecordHeader header;
+  std::uint8_t reserved[6];
+};
+static_assert(sizeof(HelloAgain) == 8);
 
 }  // namespace ncclscope::wire

@@ -176,6 +176,7 @@ class Agent:
         self.build, self.node, self.arguments, self.environment = build, node, arguments, environment
         self.snapshot_interval_ms = snapshot_interval_ms
         self.launcher = []   # what the agent's command line is given to
+        self.pass_fds = ()   # what it inherits
         self.folder = folder / node
         self.folder.mkdir()
         self.socket = self.folder / "run" / "agent.sock"
@@ -191,7 +192,8 @@ class Agent:
             self.process = subprocess.Popen(
                 [*self.launcher, self.build.agent, "--socket", self.socket, "--api-socket", self.api, "--listen", "127.0.0.1:0",
                  "--ready-file", self.ready, "--node", self.node, "--cluster", CLUSTER, "--snapshot-interval-ms",
-                 str(self.snapshot_interval_ms), *self.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
+                 str(self.snapshot_interval_ms), *self.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment,
+                pass_fds=self.pass_fds)
 
         def is_ready():
             require(self.process.poll() is None,

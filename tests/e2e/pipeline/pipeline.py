@@ -10,12 +10,14 @@ in which nothing may be lost. Waits have deadlines; nothing is compared with the
 """
 import collections
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -564,8 +566,103 @@ exec {build.agent} "$@"
             remove_slurm_cgroup(cgroup)
 
 
+class ServiceManager:
+    """What systemd does for an agent: holds its socket and the connections it asks to keep, and passes them on."""
+
+    def __init__(self, agent):
+        self.agent = agent
+        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.door.bind(str(agent.socket))
+        os.chmod(agent.socket, 0o666)
+        self.door.listen(64)
+        self.notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notices.bind(str(agent.folder / "notify"))
+        self.notices.setblocking(False)
+        self.stored = {}   # {name: descriptor}
+        self.states = []
+        agent.environment = dict(os.environ, NOTIFY_SOCKET=str(agent.folder / "notify"), WATCHDOG_USEC="600000")
+
+    def listen(self):
+        """Takes what the agent has said since the last time."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                message, fds, _, _ = socket.recv_fds(self.notices, 4096, 16)
+                lines = message.decode().splitlines()
+                names = [line.removeprefix("FDNAME=") for line in lines if line.startswith("FDNAME=")]
+                if "FDSTORE=1" in lines:
+                    self.stored[names[0]] = fds[0]
+                elif "FDSTOREREMOVE=1" in lines:
+                    os.close(self.stored.pop(names[0]))
+                else:
+                    self.states.append(lines[0])
+
+    def start(self):
+        self.listen()
+        names = ["plugins", *self.stored]
+        fds = [self.door.fileno(), *self.stored.values()]
+        # Out of the way of 3, 4, ... first.
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in fds]
+        moves = " ".join(f"{3 + i}<&{fd} {fd}<&-" for i, fd in enumerate(high))
+        self.agent.launcher = ["bash", "-c", f"LISTEN_PID=$$ LISTEN_FDS={len(fds)} LISTEN_FDNAMES={':'.join(names)} "
+                               f'exec "$@" {moves}', "bash"]
+        self.agent.pass_fds = high
+        self.agent.start()
+        for fd in high:
+            os.close(fd)
+
+    def close(self):
+        for fd in self.stored.values():
+            os.close(fd)
+        self.door.close()
+        self.notices.close()
+        self.agent.socket.unlink(missing_ok=True)
+
+
+def kept_connections(build, folder):
+    """A service manager holds socket and connections: restarts and kills of the agent are no matter to the plugins."""
+    ranks = 2
+    agent = Agent(build, folder, "node0")
+    manager = ServiceManager(agent)
+    job = None
+    try:
+        manager.start()
+        job = Job(build, 1, ranks, "ddp", 1_000_000, PLUGIN, [agent.socket], compute_ms=2)
+
+        def connected():
+            books = [b for b in agent.books() if b["state"] == "connected" and int(b["records_written"]) > 0]
+            return books if len(books) == ranks else None
+        wait_until("both ranks are heard", connected)
+        for end in ("terminate", "kill", "terminate"):
+            manager.listen()
+            require(len(manager.stored) == ranks, f"{list(manager.stored)} are kept, not {ranks} connections")
+            if end == "kill":
+                agent.kill()
+            else:
+                agent.send(signal.SIGTERM)
+                require(agent.process.wait(timeout=10) == 0, f"the agent ended with {agent.process.returncode}: {agent.log()}")
+            require(agent.socket.exists(), "the agent removed a socket that is not its own")
+            manager.start()
+            books = wait_until(f"both ranks are heard again after {end}", connected)
+            require([int(b["connects"]) for b in books] == [1] * ranks, f"connected anew after {end}: {books}")
+            require(all(int(b["records_lost"]) == 0 for b in books), f"records were lost after {end}: {books}")
+        job.stop()
+        job = None
+        wait_until("the connections of the job that left are forgotten", lambda: manager.listen() or not manager.stored)
+        agent.send(signal.SIGTERM)
+        require(agent.process.wait(timeout=10) == 0, f"the agent ended with {agent.process.returncode}: {agent.log()}")
+        manager.listen()
+        for state in ("READY=1", "WATCHDOG=1", "STOPPING=1"):
+            require(state in manager.states, f"the agent never said {state}: {set(manager.states)}")
+    finally:
+        if job:
+            job.stop()
+        if agent.process.poll() is None:
+            agent.kill()
+        manager.close()
+
+
 SCENARIOS = (exact, budget, absent_at_start, stopped_agent, killed_agent, restarted_agent, flood, crashed_rank, signals,
-             detail, other_users)
+             detail, other_users, kept_connections)
 
 if __name__ == "__main__":
     sys.exit(run_scenarios(__doc__, SCENARIOS))

@@ -33,6 +33,30 @@ TEST(Session, RefusesAFirstRecordThatIsNotHello) {
   EXPECT_EQ(rig.ingest.stats().error(IngestError::kNoHello), 1u);
 }
 
+TEST(Session, OfAnOlderConnectionAsksForHelloAndIgnoresWhatCameBefore) {
+  Rig rig;
+  auto plugin = rig.connect();
+  plugin->session().greet_again();
+  plugin->burst_end();
+  EXPECT_EQ(plugin->answers().size(), 1u) << "HelloAgain";
+  EXPECT_TRUE(plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).finish()));
+  EXPECT_EQ(plugin->session().state(), nullptr);
+  EXPECT_TRUE(plugin->feed(PacketBuilder().hello(make_hello(9)).finish()));
+  EXPECT_EQ(plugin->last<wire::Welcome>(RecordType::kWelcome).agent_instance, Rig::kInstance);
+  // From here on it is a session like any other.
+  EXPECT_FALSE(plugin->feed(PacketBuilder().hello(make_hello(10)).finish()));
+}
+
+TEST(Session, OfAnOlderConnectionThatNeverSaysHelloIsClosed) {
+  Rig rig;
+  auto plugin = rig.connect();
+  plugin->session().greet_again();
+  EXPECT_TRUE(plugin->feed(PacketBuilder().init(make_init(0, 5, 0, 2)).finish()));
+  rig.clock.advance_ms(5'000);
+  rig.tick();
+  EXPECT_TRUE(plugin->over());
+}
+
 TEST(Session, RefusesAPeerThatSaysNothing) {
   Rig rig;
   auto plugin = rig.connect();

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+# What goes where: `cmake --install` and the packages (`cpack -G DEB`, `cpack -G RPM`) use the same rules.
+#   component agent   the agent, the command line, service files, SLURM scripts, rules, dashboards, pages
+#   component plugin  the library that NCCL loads; a package of its own, since job images need nothing else
+include(GNUInstallDirs)
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY TRUE)  # packing builds nothing: tests and benchmarks are not in there
+
+set(CPACK_COMPONENTS_ALL agent plugin)
+set(NCCLSCOPE_DATA ${CMAKE_INSTALL_DATADIR}/ncclscope)
+set(NCCLSCOPE_PLUGIN_FOLDER lib/ncclscope)  # the same on all distributions: TaskProlog and mounts name it
+set(NCCLSCOPE_UNITS lib/systemd/system)
+
+# The library is put in place by a rename: a job that starts meanwhile finds the old one or the new one, whole.
+install(CODE "
+  set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${NCCLSCOPE_PLUGIN_FOLDER}\")
+  set(name $<TARGET_FILE_NAME:ncclscope_plugin>)
+  message(STATUS \"Installing: \${folder}/\${name}\")
+  file(MAKE_DIRECTORY \"\${folder}/.new\")
+  file(COPY \"$<TARGET_FILE:ncclscope_plugin>\" DESTINATION \"\${folder}/.new\"
+    FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+  file(RENAME \"\${folder}/.new/\${name}\" \"\${folder}/\${name}\")
+  file(REMOVE_RECURSE \"\${folder}/.new\")
+  # On the loader's path, so that NCCL_PROFILER_PLUGIN=ncclscope is enough.
+  set(loader \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}\")
+  file(MAKE_DIRECTORY \"\${loader}\")
+  file(RELATIVE_PATH target \"\${loader}\" \"\${folder}/\${name}\")
+  file(CREATE_LINK \"\${target}\" \"\${loader}/.\${name}.new\" SYMBOLIC)
+  file(RENAME \"\${loader}/.\${name}.new\" \"\${loader}/\${name}\")
+" COMPONENT plugin)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ncclscope-plugin COMPONENT plugin)
+
+if(NOT NCCLSCOPE_BUILD_AGENT)
+  return()
+endif()
+
+install(TARGETS ncclscope-agent ncclscope RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT agent)
+install(FILES deploy/systemd/ncclscope-agent.service deploy/systemd/ncclscope-agent.socket
+  DESTINATION ${NCCLSCOPE_UNITS} COMPONENT agent)
+install(FILES deploy/systemd/ncclscope.sysusers DESTINATION lib/sysusers.d RENAME ncclscope.conf COMPONENT agent)
+install(FILES deploy/systemd/ncclscope.tmpfiles DESTINATION lib/tmpfiles.d RENAME ncclscope.conf COMPONENT agent)
+install(FILES deploy/systemd/network.conf deploy/systemd/squeue.conf DESTINATION ${NCCLSCOPE_DATA}/systemd COMPONENT agent)
+install(PROGRAMS deploy/slurm/prolog.sh deploy/slurm/epilog.sh deploy/slurm/task_prolog.sh
+  DESTINATION ${NCCLSCOPE_DATA}/slurm COMPONENT agent)
+install(FILES deploy/prometheus/recording.yml deploy/prometheus/alerts.yml deploy/prometheus/alertmanager.yml
+  DESTINATION ${NCCLSCOPE_DATA}/prometheus COMPONENT agent)
+install(DIRECTORY dashboards/grafana/ DESTINATION ${NCCLSCOPE_DATA}/grafana COMPONENT agent FILES_MATCHING PATTERN "*.json")
+install(FILES deploy/systemd/agent.toml DESTINATION /etc/ncclscope COMPONENT agent)
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ncclscope COMPONENT agent FILES_MATCHING PATTERN "*.md")
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ncclscope COMPONENT agent)
+
+set(CPACK_PACKAGE_NAME ncclscope)
+set(CPACK_PACKAGE_VENDOR ncclscope)
+set(CPACK_PACKAGE_CONTACT "ncclscope maintainers <ncclscope@example.org>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Cluster telemetry for NCCL")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES TRUE)
+set(CPACK_OUTPUT_FILE_PREFIX ${CMAKE_BINARY_DIR}/packages)
+set(CPACK_COMPONENT_AGENT_DESCRIPTION "The node's agent of ncclscope, its command line, rules and dashboards")
+set(CPACK_COMPONENT_PLUGIN_DESCRIPTION "The NCCL profiler plugin of ncclscope, for job nodes and images")
+
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS OFF)
+set(CPACK_DEBIAN_AGENT_PACKAGE_NAME ncclscope)
+set(CPACK_DEBIAN_AGENT_PACKAGE_SECTION admin)
+set(CPACK_DEBIAN_AGENT_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_AGENT_PACKAGE_RECOMMENDS ncclscope-plugin)
+set(CPACK_DEBIAN_AGENT_PACKAGE_CONTROL_EXTRA
+  "${CMAKE_SOURCE_DIR}/deploy/debian/postinst;${CMAKE_SOURCE_DIR}/deploy/debian/prerm;${CMAKE_SOURCE_DIR}/deploy/debian/postrm;${CMAKE_SOURCE_DIR}/deploy/debian/conffiles")
+set(CPACK_DEBIAN_AGENT_PACKAGE_CONTROL_STRICT_PERMISSION TRUE)
+set(CPACK_DEBIAN_PLUGIN_PACKAGE_NAME ncclscope-plugin)
+set(CPACK_DEBIAN_PLUGIN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_PLUGIN_PACKAGE_SHLIBDEPS ON)
+
+set(CPACK_RPM_COMPONENT_INSTALL ON)
+set(CPACK_RPM_FILE_NAME RPM-DEFAULT)
+set(CPACK_RPM_PACKAGE_LICENSE "Apache-2.0")
+set(CPACK_RPM_AGENT_PACKAGE_NAME ncclscope)
+set(CPACK_RPM_PLUGIN_PACKAGE_NAME ncclscope-plugin)
+set(CPACK_RPM_AGENT_POST_INSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/rpm/post.sh)
+set(CPACK_RPM_AGENT_PRE_UNINSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/rpm/preun.sh)
+set(CPACK_RPM_AGENT_POST_UNINSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/rpm/postun.sh)
+set(CPACK_RPM_AGENT_USER_FILELIST "%config(noreplace) /etc/ncclscope/agent.toml")
+set(CPACK_RPM_EXCLUDE_FROM_AUTO_FILELIST_ADDITION /etc /etc/ncclscope /lib /usr/lib/systemd /usr/lib/systemd/system
+  /usr/lib/sysusers.d /usr/lib/tmpfiles.d /usr/share/doc)
+include(CPack)
