@@ -34,6 +34,7 @@ if(NOT NCCLSCOPE_BUILD_AGENT)
 endif()
 
 install(TARGETS ncclscope-agent ncclscope RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT agent)
+install(TARGETS ncclscope-sim-rank RUNTIME DESTINATION libexec/ncclscope COMPONENT agent)  # ncclscope simulate
 install(FILES deploy/systemd/ncclscope-agent.service deploy/systemd/ncclscope-agent.socket
   DESTINATION ${NCCLSCOPE_UNITS} COMPONENT agent)
 install(FILES deploy/systemd/ncclscope.sysusers DESTINATION lib/sysusers.d RENAME ncclscope.conf COMPONENT agent)

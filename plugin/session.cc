@@ -148,8 +148,8 @@ bool Session::connect_to_agent(Process& p) noexcept {
   static_assert(sizeof address.sun_path == sizeof p.settings.socket);
   std::memcpy(address.sun_path, p.settings.socket, sizeof address.sun_path);
 
-  // Only the owner of the directory can have put the agent's socket there; whoever else answers is
-  // not the agent.
+  // Only the directory's owner and root (a service manager that listens for the agent) can have put
+  // the agent's socket there; whoever else answers is not the agent.
   char path[sizeof address.sun_path];
   std::memcpy(path, address.sun_path, sizeof path);
   char* slash = std::strrchr(path, '/');
@@ -170,7 +170,7 @@ bool Session::connect_to_agent(Process& p) noexcept {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
-      peer.uid != directory.owner()) {
+      (peer.uid != directory.owner() && peer.uid != 0)) {
     disconnect();
     return false;
   }

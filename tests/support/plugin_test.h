@@ -39,7 +39,11 @@ class PluginTest : public ::testing::Test {
       throw std::logic_error("one test per process, as ctest runs them: use --gtest_filter");
     std::string pattern =
         (std::filesystem::temp_directory_path() / "ncclscope-test-XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
+    home_ = mkdtemp(pattern.data());
+    std::filesystem::permissions(home_, std::filesystem::perms(0755));
+    // Not in the temporary directory itself, where everybody may take a name.
+    directory_ = home_ + "/run";
+    std::filesystem::create_directory(directory_);
     socket_ = directory_ + "/agent.sock";
     setenv("NCCLSCOPE_SOCKET", socket_.c_str(), 1);
     setenv("NCCLSCOPE_SENDER_INTERVAL_MS", "5", 1);
@@ -50,7 +54,7 @@ class PluginTest : public ::testing::Test {
     setenv("SLURM_JOB_ID", "4242", 1);
     setenv("SLURM_PROCID", "3", 1);
   }
-  ~PluginTest() override { std::filesystem::remove_all(directory_); }
+  ~PluginTest() override { std::filesystem::remove_all(home_); }
 
   const nccl::ProfilerV5* table() {
     if (table_ == nullptr) table_ = load_table<nccl::ProfilerV5>(NCCLSCOPE_PLUGIN_PATH, 5);
@@ -82,7 +86,7 @@ class PluginTest : public ::testing::Test {
     return n;
   }
 
-  std::string directory_, socket_;
+  std::string home_, directory_, socket_;
   const nccl::ProfilerV5* table_ = nullptr;
   std::optional<StubAgent> agent_;
 };

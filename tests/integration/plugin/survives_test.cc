@@ -150,13 +150,26 @@ TEST_F(Survives, GarbageARefusalAnotherVersionAndImpossibleClaims) {
 
 TEST_F(Survives, ASocketInSomebodyElsesDirectory) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root to give the directory away";
+  constexpr uid_t kAgent = 65534, kOther = 65533;
+  ASSERT_EQ(chown(directory_.c_str(), kAgent, kAgent), 0);
+  ASSERT_EQ(seteuid(kAgent), 0);
   start_agent();
-  ASSERT_EQ(chown(directory_.c_str(), 65534, 65534), 0);
+  ASSERT_EQ(seteuid(0), 0);
+  ASSERT_EQ(chown(directory_.c_str(), kOther, kOther), 0);
   DrivenCommunicator c(table(), 1, 2, 0);
   run(c, 100);
   std::this_thread::sleep_for(milliseconds(200));
   EXPECT_TRUE(agent().hellos().empty());
-  ASSERT_EQ(chown(directory_.c_str(), 0, 0), 0);
+  ASSERT_EQ(chown(directory_.c_str(), kAgent, kAgent), 0);
+  EXPECT_TRUE(agent().wait_for_operations(100));
+}
+
+TEST_F(Survives, ASocketThatRootHoldsForTheAgent) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to give the directory away";
+  start_agent();
+  ASSERT_EQ(chown(directory_.c_str(), 65534, 65534), 0);
+  DrivenCommunicator c(table(), 1, 2, 0);
+  run(c, 100);
   EXPECT_TRUE(agent().wait_for_operations(100));
 }
 

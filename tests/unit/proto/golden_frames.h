@@ -252,9 +252,8 @@ inline std::vector<std::pair<std::string, Bytes>> all() {
                      refuse.major = 1;
                      add(w, refuse, RecordType::kRefuse);
                    }));
-  out.emplace_back("agent_restarted", frame(0, [](FrameWriter& w) {
-                     add(w, HelloAgain{}, RecordType::kHelloAgain);
-                   }));
+  out.emplace_back("agent_restarted",
+                   frame(0, [](FrameWriter& w) { add(w, HelloAgain{}, RecordType::kHelloAgain); }));
   // What a later minor version may send: unknown types (one of them indexed), longer bodies, a
   // longer header.
   Bytes future = frame(500, [](FrameWriter& w) {
