@@ -76,6 +76,9 @@ heading "Apache ECharts for the report's pictures"
 scripts/fetch-echarts.sh || echo "fetch-echarts.sh failed: the report's pictures are not checked"
 heading "a Debian for the container images"
 scripts/fetch-debian.sh || echo "fetch-debian.sh failed: container images are not built"
+heading "DuckDB for the report, and pandas to compare it with"
+scripts/fetch-duckdb.sh || echo "fetch-duckdb.sh failed: ncclscope report is not tested (with CI=true its tests fail)"
+scripts/fetch-pandas.sh || echo "fetch-pandas.sh failed: ncclscope report is not tested (with CI=true its tests fail)"
 check "build (release)" configure_and_build release
 built=$((failed == 0))
 [ "$built" -eq 0 ] || run_ctest release

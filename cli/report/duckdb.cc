@@ -6,6 +6,7 @@
 
 #include <array>
 #include <climits>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -56,7 +57,7 @@ void* open_library() {
       reasons += "\n  " + candidate + ": no such file";
       continue;
     }
-    if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    if (void* library = dlopen(candidate.c_str(), RTLD_LAZY | RTLD_LOCAL)) return library;
     reasons +=
         "\n  " + std::string(dlerror());  // NOLINT(concurrency-mt-unsafe): of this thread in glibc
   }
@@ -204,6 +205,41 @@ std::string_view Rows::text(std::size_t column, std::size_t row) const {
   const std::uint32_t length = string.inlined.length;
   return {length <= duckdb_api::kInlinedStringBytes ? string.inlined.data : string.pointer.data,
           length};
+}
+
+TableAppender::TableAppender(Connection& connection, const std::string& table) {
+  if (duckdb_library().appender_create(connection.handle(), nullptr, table.c_str(), &appender_) ==
+      kSuccess)
+    return;
+  const char* error = duckdb_library().appender_error(appender_);
+  const std::string reason = error == nullptr ? "" : error;
+  duckdb_library().appender_destroy(&appender_);
+  fail(reason.c_str(), "append to " + table);
+}
+
+TableAppender::~TableAppender() {
+  duckdb_library().appender_destroy(&appender_);
+}
+
+void TableAppender::check(duckdb_api::State state) {
+  if (state != kSuccess) fail(duckdb_library().appender_error(appender_), "");
+}
+
+void TableAppender::integer(std::int64_t value) {
+  check(duckdb_library().append_int64(appender_, value));
+}
+
+void TableAppender::number(double value) {
+  check(std::isnan(value) ? duckdb_library().append_null(appender_)
+                          : duckdb_library().append_double(appender_, value));
+}
+
+void TableAppender::end_row() {
+  check(duckdb_library().appender_end_row(appender_));
+}
+
+void TableAppender::close() {
+  check(duckdb_library().appender_close(appender_));
 }
 
 Connection::~Connection() {

@@ -36,6 +36,7 @@ using Vector = Opaque*;
 using PreparedStatement = Opaque*;
 using LogicalType = Opaque*;
 using TableFunction = Opaque*;
+using Appender = Opaque*;
 using BindInfo = Opaque*;
 using InitInfo = Opaque*;
 using FunctionInfo = Opaque*;
@@ -109,6 +110,14 @@ using FunctionCallback = void (*)(FunctionInfo info, DataChunk output);
   X(std::uint64_t*, vector_get_validity, (Vector))                               \
   X(void, vector_ensure_validity_writable, (Vector))                             \
   X(Index, vector_size, ())                                                      \
+  X(State, appender_create, (Connection, const char*, const char*, Appender*))   \
+  X(State, append_int64, (Appender, std::int64_t))                               \
+  X(State, append_double, (Appender, double))                                    \
+  X(State, append_null, (Appender))                                              \
+  X(State, appender_end_row, (Appender))                                         \
+  X(const char*, appender_error, (Appender))                                     \
+  X(State, appender_close, (Appender))                                           \
+  X(State, appender_destroy, (Appender*))                                        \
   X(LogicalType, create_logical_type, (int))                                     \
   X(void, destroy_logical_type, (LogicalType*))                                  \
   X(TableFunction, create_table_function, ())                                    \

@@ -2,12 +2,16 @@
 #include "cli/report/inputs.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <string_view>
 #include <system_error>
 #include <tuple>
 
+#include "archive/format.h"
+#include "archive/reader.h"
 #include "cli/inspector_log/line_reader.h"
 
 namespace ncclscope::cli::report {
@@ -23,13 +27,26 @@ bool is_log_name(const std::string& name) {
   });
 }
 
+bool is_segment_name(const std::string& name) {
+  return name.ends_with(archive::kExtension) || name.ends_with(archive::kPartExtension);
+}
+
+bool is_segment(const std::string& path) {
+  std::array<char, archive::kFileMagic.size()> begin{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), begin.size());
+  return file &&
+         std::equal(begin.begin(), begin.end(), archive::kFileMagic.begin(),
+                    [](char a, unsigned char b) { return static_cast<unsigned char>(a) == b; });
+}
+
 bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 /// Empty if `path` begins as a log of NCCL Inspector does, else why not. Lines before the first
 /// good one may be damaged.
-std::string why_no_log(const std::string& path) {
+std::string why_no_log(const std::string& path, bool& traces) {
   constexpr int kLinesToTry = 20;
   inspector_log::LineReader reader(path);
   std::string_view line;
@@ -39,9 +56,12 @@ std::string why_no_log(const std::string& path) {
     if (next == inspector_log::LineReader::Next::kFailed) return reader.error();
     if (next == inspector_log::LineReader::Next::kEnd) break;
     any = any || !line.empty();
-    if (line.find("\"header\"") != std::string_view::npos &&
-        line.find_first_not_of(" \t") < line.size() && line[line.find_first_not_of(" \t")] == '{')
+    const std::size_t begin = line.find_first_not_of(" 	");
+    if (begin != std::string_view::npos && line[begin] == '{' &&
+        line.find("\"header\"") != std::string_view::npos) {
+      traces = line.find("\"event_trace_ts\"") != std::string_view::npos;
       return {};
+    }
   }
   return any ? "no JSON lines of NCCL Inspector" : "empty";
 }
@@ -83,24 +103,57 @@ class Finder {
 
   /// False if it is nothing of ours.
   bool add_file(const fs::path& path, const fs::path& name, bool named) {
-    if (!named && !is_log_name(path.filename())) return false;
+    const bool segment_name = is_segment_name(path.filename());
+    if (!named && !segment_name && !is_log_name(path.filename())) return false;
     std::error_code error;
     if (!seen_.insert(fs::canonical(path, error)).second) return true;
-    if (const std::string reason = why_no_log(path); !reason.empty()) {
-      if (named && reason != "empty") return false;
-      found_.left_out.push_back(path.string() + ": " + reason);
+    const std::uint64_t bytes = fs::file_size(path, error);
+    if (is_segment(path)) {
+      add_segment({.kind = InputKind::kArchive,
+                   .path = path,
+                   .name = name,
+                   .job = {},
+                   .step = {},
+                   .bytes = bytes});
       return true;
     }
-    JobStep told = job_of_log(fs::absolute(path, error).lexically_normal());
-    if (!job_.empty()) told.job = job_;
-    Input input{.kind = InputKind::kInspectorLog,
-                .path = path,
-                .name = name,
-                .job = told.job.empty() ? "unknown" : told.job,
-                .step = told.step,
-                .bytes = fs::file_size(path, error)};
-    found_.files.push_back(std::move(input));
+    bool traces = false;
+    const std::string reason = bytes == 0     ? "empty"
+                               : segment_name ? "no segment of an archive"
+                                              : why_no_log(path, traces);
+    if (reason.empty()) {
+      JobStep told = job_of_log(fs::absolute(path, error).lexically_normal());
+      if (!job_.empty()) told.job = job_;
+      add_to_job({.kind = InputKind::kInspectorLog,
+                  .path = path,
+                  .name = name,
+                  .job = told.job,
+                  .step = told.step,
+                  .bytes = bytes,
+                  .traces = traces});
+      return true;
+    }
+    if (named && reason != "empty") return false;
+    found_.left_out.push_back(path.string() + ": " + reason);
     return true;
+  }
+
+  /// The job is written in the first block.
+  void add_segment(Input input) {
+    archive::Status status;
+    const auto reader = archive::Reader::open(input.path, status);
+    if (reader == nullptr) {
+      found_.left_out.push_back(status.message());
+      return;
+    }
+    (void)reader->next();
+    input.job = reader->job().job_id;
+    add_to_job(std::move(input));
+  }
+
+  void add_to_job(Input input) {
+    if (input.job.empty()) input.job = "unknown";
+    found_.files.push_back(std::move(input));
   }
 
   std::string job_;

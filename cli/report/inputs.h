@@ -27,6 +27,7 @@ struct Input {
   std::string job;   // "unknown" where neither content nor path says
   std::string step;  // empty = unknown
   std::uint64_t bytes = 0;
+  bool traces = false;  // of a log: its first line is a verbose one
 };
 
 struct Inputs {

@@ -40,23 +40,30 @@ bool size_is_per_rank(std::string_view operation) {
          operation == "AlltoAll";
 }
 
-/// Few texts that occur again and again: the last one is usually the next one.
+/// Few texts that occur again and again, as NCCL's names do.
 class TextCache {
  public:
   TextCache(StringPool& pool, std::string_view (*rename)(std::string_view))
       : pool_(pool), rename_(rename) {}
 
   const String& of(std::string_view text) {
-    if (text == last_text_) return last_;
-    last_text_ = text;
-    return last_ = pool_.intern(rename_(text));
+    for (std::size_t i = 0; i < size_; ++i) {
+      if (known_[i].text == text) return known_[i].string;
+    }
+    const std::size_t slot = size_ < known_.size() ? size_++ : next_++ % known_.size();
+    known_[slot] = {std::string(text), pool_.intern(rename_(text))};
+    return known_[slot].string;
   }
 
  private:
+  struct Known {
+    std::string text;
+    String string{};
+  };
   StringPool& pool_;
   std::string_view (*rename_)(std::string_view);
-  std::string last_text_;
-  String last_{};
+  std::array<Known, 16> known_;
+  std::size_t size_ = 0, next_ = 0;
 };
 
 std::string_view unchanged(std::string_view text) {

@@ -25,6 +25,8 @@ int duckdb_type(ColumnType type) {
 struct FunctionState {
   OperationSource* source;
   unsigned threads;
+  ColumnSet columns;
+  std::atomic<ColumnSet>* lost;
 };
 
 struct ThreadState {
@@ -37,11 +39,17 @@ void destroy(void* object) {
       object);  // NOLINT(cppcoreguidelines-owning-memory): DuckDB owned it for us
 }
 
+bool has(ColumnSet columns, std::size_t column) {
+  return (columns >> column & 1) != 0;
+}
+
 void bind(duckdb_api::BindInfo info) {
   const auto& library = duckdb_library();
-  for (const Column& column : kColumns) {
-    duckdb_api::LogicalType type = library.create_logical_type(duckdb_type(column.type));
-    library.bind_add_result_column(info, column.name, type);
+  const auto* state = static_cast<const FunctionState*>(library.bind_get_extra_info(info));
+  for (std::size_t i = 0; i < kColumnCount; ++i) {
+    if (!has(state->columns, i)) continue;
+    duckdb_api::LogicalType type = library.create_logical_type(duckdb_type(kColumns[i].type));
+    library.bind_add_result_column(info, kColumns[i].name, type);
     library.destroy_logical_type(&type);
   }
 }
@@ -62,12 +70,13 @@ void produce(duckdb_api::FunctionInfo info, duckdb_api::DataChunk output) {
   const auto* function = static_cast<const FunctionState*>(library.function_get_extra_info(info));
   auto* thread = static_cast<ThreadState*>(library.function_get_local_init_data(info));
   try {
-    RowWriter writer(output, library.vector_size());
+    RowWriter writer(output, library.vector_size(), function->columns);
     while (!writer.full()) {
       if (thread->stream == nullptr) thread->stream = function->source->next();
       if (thread->stream == nullptr) break;
       if (!thread->stream->fill(writer)) thread->stream.reset();
     }
+    if (writer.lost() != 0) function->lost->fetch_or(writer.lost());
     library.data_chunk_set_size(output, writer.rows());
   } catch (const std::exception& error) {
     library.function_set_error(info, error.what());
@@ -95,17 +104,22 @@ duckdb_api::String StringPool::intern(std::string_view text) {
   return string;
 }
 
-RowWriter::RowWriter(duckdb_api::DataChunk chunk, std::size_t capacity) : capacity_(capacity) {
+RowWriter::RowWriter(duckdb_api::DataChunk chunk, std::size_t capacity, ColumnSet columns)
+    : nowhere_(std::make_unique<std::byte[]>(capacity * sizeof(duckdb_api::String))),
+      columns_(columns),
+      capacity_(capacity) {
   const auto& library = duckdb_library();
+  std::size_t position = 0;
   for (std::size_t i = 0; i < kColumnCount; ++i) {
-    vectors_[i] = library.data_chunk_get_vector(chunk, i);
+    data_[i] = nowhere_.get();
+    if (!has(columns, i)) continue;
+    vectors_[i] = library.data_chunk_get_vector(chunk, position++);
     data_[i] = library.vector_get_data(vectors_[i]);
   }
 }
 
 void RowWriter::end_row() {
-  constexpr std::uint64_t kAll = ~std::uint64_t{0} >> (64 - kColumnCount);
-  for (std::uint64_t missing = kAll & ~set_; missing != 0; missing &= missing - 1) {
+  for (ColumnSet missing = columns_ & ~set_; missing != 0; missing &= missing - 1) {
     const auto i = static_cast<std::size_t>(__builtin_ctzll(missing));
     if (valid_[i] == nullptr) {
       duckdb_library().vector_ensure_validity_writable(vectors_[i]);
@@ -113,17 +127,19 @@ void RowWriter::end_row() {
     }
     valid_[i][rows_ / 64] &= ~(std::uint64_t{1} << (rows_ % 64));
   }
+  written_ |= set_;
   set_ = 0;
   ++rows_;
 }
 
 void register_operations(Connection& connection, const std::string& name, OperationSource& source,
-                         unsigned threads) {
+                         unsigned threads, ColumnSet columns, std::atomic<ColumnSet>& lost) {
   const auto& library = duckdb_library();
   duckdb_api::TableFunction function = library.create_table_function();
   library.table_function_set_name(function, name.c_str());
   library.table_function_set_extra_info(
-      function, std::make_unique<FunctionState>(FunctionState{&source, threads}).release(),
+      function,
+      std::make_unique<FunctionState>(FunctionState{&source, threads, columns, &lost}).release(),
       destroy<FunctionState>);
   library.table_function_set_bind(function, bind);
   library.table_function_set_init(function, init);

@@ -36,10 +36,14 @@ class StringPool {
 /// Writes rows into one chunk of DuckDB's. What a row does not set is NULL.
 class RowWriter {
  public:
-  RowWriter(duckdb_api::DataChunk chunk, std::size_t capacity);
+  /// `chunk` has the columns of `columns`, in their order; what is written to others is lost, and
+  /// remembered.
+  RowWriter(duckdb_api::DataChunk chunk, std::size_t capacity, ColumnSet columns);
 
   [[nodiscard]] bool full() const { return rows_ == capacity_; }
   [[nodiscard]] std::size_t rows() const { return rows_; }
+  /// Columns that were written and that the chunk does not have.
+  [[nodiscard]] ColumnSet lost() const { return written_ & ~columns_; }
 
   void text(ColumnId column, const duckdb_api::String& value) { put(column, value); }
   void integer(ColumnId column, std::int64_t value) {
@@ -57,14 +61,16 @@ class RowWriter {
   template <typename T>
   void put(ColumnId column, const T& value) {
     static_cast<T*>(data_[index(column)])[rows_] = value;
-    set_ |= std::uint64_t{1} << index(column);
+    set_ |= column_set(column);
   }
 
-  static_assert(kColumnCount <= 64);
   std::array<duckdb_api::Vector, kColumnCount> vectors_{};
   std::array<void*, kColumnCount> data_{};
   std::array<std::uint64_t*, kColumnCount> valid_{};
-  std::uint64_t set_ = 0;  // columns of the current row that have a value
+  std::unique_ptr<std::byte[]> nowhere_;  // what is written to columns that the chunk does not have
+  ColumnSet columns_;
+  ColumnSet set_ = 0;      // of the current row: those with a value
+  ColumnSet written_ = 0;  // of all rows
   std::size_t rows_ = 0;
   std::size_t capacity_;
 };
@@ -94,8 +100,9 @@ class OperationSource {
 };
 
 /// Makes `name`() a table of `source`'s operations; each input is given once, whatever reads the
-/// table. `source` must outlive the connection's use of the name.
+/// table. The table has `columns` only; `lost` gets those that rows had besides. `source` and
+/// `lost` must outlive the connection's use of the name.
 void register_operations(Connection& connection, const std::string& name, OperationSource& source,
-                         unsigned threads);
+                         unsigned threads, ColumnSet columns, std::atomic<ColumnSet>& lost);
 
 }  // namespace ncclscope::cli::report

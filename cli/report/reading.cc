@@ -14,6 +14,13 @@ void ReadAccount::add(const ReadCounts& counts) {
   counts_.lost_by_writer += counts.lost_by_writer;
 }
 
+void ReadAccount::reset() {
+  const std::lock_guard lock(mutex_);
+  counts_ = {};
+  messages_.clear();
+  bytes_ = 0;
+}
+
 void ReadAccount::tell(const std::string& message) {
   const std::lock_guard lock(mutex_);
   if (messages_.size() < kMessages) messages_.push_back(message);
@@ -32,7 +39,9 @@ std::vector<std::string> ReadAccount::messages() const {
 std::unique_ptr<OperationStream> InputSource::next() {
   const std::size_t number = taken_.fetch_add(1);
   if (number >= inputs_.size()) return nullptr;
-  return open_inspector_log(inputs_[number], pool_, account_);
+  const Input& input = inputs_[number];
+  return input.kind == InputKind::kArchive ? open_archive(input, pool_, account_)
+                                           : open_inspector_log(input, pool_, account_);
 }
 
 }  // namespace ncclscope::cli::report

@@ -35,6 +35,8 @@ class ReadAccount {
   static constexpr std::size_t kMessages = 20;
 
   void add(const ReadCounts& counts);
+  /// As new.
+  void reset();
   /// `message` names file and line.
   void tell(const std::string& message);
   /// Of the file in hand; for progress.
@@ -67,9 +69,12 @@ class InputSource : public OperationSource {
   ReadAccount& account_;
 };
 
-/// Of one log of NCCL Inspector.
+/// Of one log of NCCL Inspector, of one segment of an archive.
 [[nodiscard]] std::unique_ptr<OperationStream> open_inspector_log(const Input& input,
                                                                   StringPool& pool,
                                                                   ReadAccount& account);
+
+[[nodiscard]] std::unique_ptr<OperationStream> open_archive(const Input& input, StringPool& pool,
+                                                            ReadAccount& account);
 
 }  // namespace ncclscope::cli::report

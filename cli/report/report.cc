@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cstdio>
 #include <memory>
@@ -81,17 +82,32 @@ std::string bytes_done(const ReadAccount& account, std::uint64_t total) {
   return format_bytes(account.bytes()) + " of " + format_bytes(total);
 }
 
-/// One COPY per job: its files become operations/job=<id>/*.parquet.
-void write_operations(Connection& connection, const ReportOptions& options, const Inputs& inputs,
-                      unsigned threads, StringPool& pool, ReadAccount& account) {
+/// The columns that these inputs seem to have: columns of nothing but NULL cost as much as others.
+ColumnSet expected_columns(const std::vector<Input>& inputs) {
+  ColumnSet columns = kInspectorColumns;
+  for (const Input& input : inputs) {
+    if (input.kind == InputKind::kArchive) return kAllColumns;
+    if (input.traces) columns |= kTraceColumns;
+    if (!input.step.empty()) columns |= column_set(ColumnId::kStep);
+  }
+  return columns;
+}
+
+/// One COPY per job: its files become operations/job=<id>/*.parquet. Returns the columns that there
+/// were besides `columns`.
+ColumnSet write_operations(Connection& connection, const ReportOptions& options,
+                           const Inputs& inputs, unsigned threads, ColumnSet columns,
+                           StringPool& pool, ReadAccount& account) {
   const std::span<const Input> files = inputs.files;
-  std::size_t begin = 0, number = 0;
-  while (begin < files.size()) {
+  std::atomic<ColumnSet> lost{0};
+  std::size_t begin = 0;
+  while (begin < files.size() && lost == 0) {
     std::size_t end = begin;
     while (end < files.size() && files[end].job == files[begin].job) ++end;
     InputSource source(files.subspan(begin, end - begin), pool, account);
-    const std::string function = "read_inputs_" + std::to_string(number++);
-    register_operations(connection, function, source, threads);
+    const std::string function =
+        "read_inputs_" + std::to_string(begin) + "_" + std::to_string(columns);
+    register_operations(connection, function, source, threads, columns, lost);
     const fs::path folder = options.output / kOperationsFolder /
                             (std::string(kJobColumn) + "=" + folder_name(files[begin].job));
     fs::create_directories(folder);
@@ -100,12 +116,12 @@ void write_operations(Connection& connection, const ReportOptions& options, cons
         " (FORMAT parquet, COMPRESSION zstd, PER_THREAD_OUTPUT true, OVERWRITE_OR_IGNORE true)");
     begin = end;
   }
+  return lost;
 }
 
-/// Quantiles take 3 doubles per operation in vectors that double when they grow, for one table at a
-/// time.
-std::uint64_t rows_in_memory(std::uint64_t memory_bytes) {
-  return memory_bytes / 4 / (3 * 2 * sizeof(double));
+/// A value of the statistics takes 40 bytes in memory, and up to 24 while it is sorted.
+std::uint64_t values_in_memory(std::uint64_t memory_bytes) {
+  return memory_bytes / 4 / 64;
 }
 
 void tell_damage(const ReadAccount& account, const Inputs& inputs) {
@@ -158,7 +174,13 @@ int run_report(const ReportOptions& options) {
                static_cast<double>(std::max<std::uint64_t>(total, 1));
       },
       [&] { return bytes_done(account, total); });
-  write_operations(connection, options, inputs, threads, pool, account);
+  const ColumnSet columns = expected_columns(inputs.files);
+  if (write_operations(connection, options, inputs, threads, columns, pool, account) != 0) {
+    account.reset();  // a column that the first lines did not show: once more, with all
+    fs::remove_all(options.output / kOperationsFolder);
+    fs::create_directories(options.output / kOperationsFolder);
+    (void)write_operations(connection, options, inputs, threads, kAllColumns, pool, account);
+  }
   progress.done();
   tell_damage(account, inputs);
   const ReadCounts counts = account.counts();
@@ -166,7 +188,7 @@ int run_report(const ReportOptions& options) {
 
   progress.step("statistics", [&] { return connection.progress() / 100; });
   connection.run(operations_view(options.output));
-  compute_statistics(connection, second, counts.operations, rows_in_memory(memory_bytes));
+  compute_statistics(connection, second, values_in_memory(memory_bytes));
   progress.step("writing");
   write_csv(connection, options.output);
   write_json(connection, options.output, inputs, account);

@@ -59,6 +59,7 @@ enum class ColumnId : std::uint8_t {
   kTiming,
   kNcclVersion,
   kPluginVersion,
+  kFused,
   kCount
 };
 inline constexpr std::size_t kColumnCount = static_cast<std::size_t>(ColumnId::kCount);
@@ -104,7 +105,28 @@ inline constexpr std::array<Column, kColumnCount> kColumns{{
     {"timing", ColumnType::kText},
     {"nccl_version", ColumnType::kText},
     {"plugin_version", ColumnType::kText},
+    {"fused", ColumnType::kInt32},
 }};
+
+/// Some of the columns, by bit.
+using ColumnSet = std::uint64_t;
+static_assert(kColumnCount <= 64);
+inline constexpr ColumnSet kAllColumns = ~ColumnSet{0} >> (64 - kColumnCount);
+template <typename... Columns>
+[[nodiscard]] constexpr ColumnSet column_set(Columns... columns) {
+  return ((ColumnSet{1} << static_cast<unsigned>(columns)) | ...);
+}
+/// What lines of NCCL Inspector can have, and what only verbose ones have.
+inline constexpr ColumnSet kInspectorColumns = column_set(
+    ColumnId::kSource, ColumnId::kFile, ColumnId::kNode, ColumnId::kPid, ColumnId::kCommunicator,
+    ColumnId::kCommunicatorName, ColumnId::kRank, ColumnId::kRanks, ColumnId::kNodes,
+    ColumnId::kCommunicationClass, ColumnId::kCollective, ColumnId::kSequence, ColumnId::kAlgorithm,
+    ColumnId::kProtocol, ColumnId::kPeer, ColumnId::kBytes, ColumnId::kRankBytes, ColumnId::kTimeNs,
+    ColumnId::kSeconds, ColumnId::kAlgbw, ColumnId::kBusbw, ColumnId::kTiming,
+    ColumnId::kPluginVersion);
+inline constexpr ColumnSet kTraceColumns =
+    column_set(ColumnId::kChannels, ColumnId::kEnqueuedNs, ColumnId::kStartNs, ColumnId::kEndNs,
+               ColumnId::kQueueSeconds);
 
 /// Partition column of the Parquet folders and of the view.
 inline constexpr const char* kJobColumn = "job";
@@ -112,6 +134,7 @@ inline constexpr const char* kJobColumn = "job";
 inline constexpr const char* kOperationsFolder = "operations";
 
 /// CREATE VIEW `operations` over the Parquet files of one report; `output` is the report's folder.
+/// The view has all columns, also those that the files lack because no input had them.
 [[nodiscard]] std::string operations_view(const std::string& output,
                                           const std::string& view = "operations");
 

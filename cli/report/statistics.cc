@@ -1,189 +1,292 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/statistics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <utility>
 
 namespace ncclscope::cli::report {
 namespace {
 
-struct Quantile {
-  const char* name;
-  double p;
-};
-constexpr std::array<Quantile, 4> kQuantiles{
-    {{"p5", 0.05}, {"median", 0.5}, {"p95", 0.95}, {"p99", 0.99}}};
+/// The finest groups: every table's groups are made of whole ones of these.
+const std::vector<const char*> kFinestKeys{"job",       "communicator", "communication_class",
+                                           "rank",      "collective",   "bytes",
+                                           "algorithm", "protocol"};
+const std::vector<const char*> kDescribing{
+    "communicator_name", "dimension", "ranks", "nodes", "node", "gpu"};
 
 std::string join(const std::vector<const char*>& names, const std::string& before,
-                 const std::string& separator = ", ") {
+                 const std::string& after = "") {
   std::string text;
-  for (const char* name : names) text += (text.empty() ? "" : separator) + before + name;
+  for (const char* name : names) text += (text.empty() ? "" : ", ") + before + name + after;
   return text;
 }
 
-/// What needs no order: one pass, a row of sums per group.
-std::string simple_aggregates(const Grouping& grouping) {
-  std::string sql;
-  for (const char* column : grouping.describe)
-    sql += std::string("any_value(") + column + ") AS " + column + ", ";
-  sql +=
-      "count(*) AS operations, count(seconds) AS timed, CAST(sum(bytes) AS BIGINT) AS total_bytes, "
-      "min(time_ns) AS first_ns, max(time_ns) AS last_ns, sum(seconds) AS total_seconds";
-  for (const std::string measure : kMeasures) {
-    sql += ", avg(" + measure + ") AS " + measure + "_mean, min(" + measure + ") AS " + measure +
-           "_min, max(" + measure + ") AS " + measure + "_max, stddev_samp(" + measure + ") AS " +
-           measure + "_stddev";
+/// Equal, NULL being a value like others.
+std::string match(const std::vector<const char*>& keys, const std::string& a,
+                  const std::string& b) {
+  std::string text;
+  for (const char* key : keys) {
+    text += text.empty() ? "" : " AND ";
+    text += a + "." + key + " IS NOT DISTINCT FROM " + b + "." + key;
   }
-  return sql;
+  return text;
 }
 
-/// The columns of every table behind its keys, in their final order.
-std::string final_columns(const Grouping& grouping) {
-  std::string sql = join(grouping.keys, "") + ", ";
-  if (!grouping.describe.empty()) sql += join(grouping.describe, "") + ", ";
-  sql += "operations, timed, total_bytes, first_ns, last_ns, total_seconds";
-  for (const std::string measure : kMeasures) {
-    for (const char* statistic : kStatistics) sql += ", " + measure + "_" + statistic;
-  }
-  return sql;
-}
-
-std::string order(const Grouping& grouping) {
-  return " ORDER BY " + join(grouping.keys, "");
-}
-
-void in_memory(Connection& connection, const Grouping& grouping) {
-  std::string lists, picks;
-  for (const std::string measure : kMeasures) {
-    lists += ", quantile_cont(" + measure + ", [";
-    for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
-      lists += (i == 0 ? "" : ", ") + std::to_string(kQuantiles[i].p);
-      picks += ", " + measure + "_quantiles[" + std::to_string(i + 1) + "] AS " + measure + "_" +
-               kQuantiles[i].name;
-    }
-    lists += "]) AS " + measure + "_quantiles";
-  }
-  const std::string keys = join(grouping.keys, "");
-  connection.run("CREATE OR REPLACE TABLE " + std::string(grouping.table) + " AS SELECT " +
-                 final_columns(grouping) + " FROM (SELECT *" + picks + " FROM (SELECT " + keys +
-                 ", " + simple_aggregates(grouping) + lists + " FROM operations GROUP BY " + keys +
-                 "))" + order(grouping));
-}
-
-/// The value at p of `count` sorted values, from the two neighbours: what numpy calls linear.
-struct Pick {
-  std::uint64_t lower;
-  double fraction;
-};
-Pick pick(double p, std::uint64_t count) {
-  const double position = p * static_cast<double>(count - 1);
-  const double lower = std::floor(position);
-  return {static_cast<std::uint64_t>(lower), position - lower};
-}
-
-/// Takes the sorted values of one group after the other.
-class QuantilePicker {
- public:
-  void begin(std::uint64_t count) {
-    seen_ = 0;
-    for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
-      picks_[i] = pick(kQuantiles[i].p, count);
-      lower_[i] = upper_[i] = std::numeric_limits<double>::quiet_NaN();
-    }
-  }
-  void add(double value) {
-    for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
-      if (seen_ == picks_[i].lower) lower_[i] = upper_[i] = value;
-      if (seen_ == picks_[i].lower + 1) upper_[i] = value;
-    }
-    ++seen_;
-  }
-  [[nodiscard]] double value(std::size_t i) const {
-    return lower_[i] + (upper_[i] - lower_[i]) * picks_[i].fraction;
-  }
-
- private:
-  std::uint64_t seen_ = 0;
-  std::array<Pick, kQuantiles.size()> picks_{};
-  std::array<double, kQuantiles.size()> lower_{}, upper_{};
-};
-
-/// INSERTs in batches.
-class Inserter {
- public:
-  Inserter(Connection& connection, std::string table)
-      : connection_(connection), table_(std::move(table)) {}
-
-  void add(std::int64_t group, const QuantilePicker& picker) {
-    sql_ += (rows_ == 0 ? "(" : ", (") + std::to_string(group);
-    for (std::size_t i = 0; i < kQuantiles.size(); ++i) sql_ += ", " + literal(picker.value(i));
-    sql_ += ")";
-    if (++rows_ == kBatch) flush();
-  }
-  void flush() {
-    if (rows_ > 0) connection_.run("INSERT INTO " + table_ + " VALUES " + sql_);
-    sql_.clear();
-    rows_ = 0;
-  }
-
- private:
-  static constexpr int kBatch = 500;
-  static std::string literal(double value) {
-    std::array<char, 40> text{};
-    std::snprintf(text.data(), text.size(), "%.17g", value);
-    return std::string(text.data()) + "::DOUBLE";
-  }
-
-  Connection& connection_;
-  std::string table_;
-  std::string sql_;
-  int rows_ = 0;
-};
-
-void sorted(Connection& connection, Connection& second, const Grouping& grouping) {
-  const std::string keys = join(grouping.keys, "");
-  std::string counts;
-  for (const std::string measure : kMeasures)
-    counts += ", count(" + measure + ") AS " + measure + "_count";
+/// `finest` (id, keys, description, counts) and `finest_values` (id, a value of each measure,
+/// occurrences).
+void reduce(Connection& connection) {
+  std::string describing;
+  for (const char* column : kDescribing)
+    describing += std::string("any_value(") + column + ") AS " + column + ", ";
+  const std::string keys = join(kFinestKeys, "");
   connection.run(
-      "CREATE OR REPLACE TEMP TABLE groups AS SELECT row_number() OVER () AS id, * FROM (SELECT " +
-      keys + ", " + simple_aggregates(grouping) + counts + " FROM operations GROUP BY " + keys +
-      ")");
-  std::string joins, match;
-  for (const char* key : grouping.keys)
-    match +=
-        std::string(match.empty() ? "" : " AND ") + "g." + key + " IS NOT DISTINCT FROM o." + key;
+      "CREATE OR REPLACE TEMP TABLE finest AS SELECT row_number() OVER () - 1 AS id, * FROM "
+      "(SELECT " +
+      keys + ", " + describing +
+      "count(*) AS operations, count(seconds) AS timed, CAST(sum(bytes) AS BIGINT) AS total_bytes, "
+      "min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM operations GROUP BY " +
+      keys + ")");
+  connection.run(
+      "CREATE OR REPLACE TEMP TABLE finest_values AS SELECT f.id, o.seconds, o.algbw, o.busbw, "
+      "count(*) AS occurrences "
+      "FROM operations o JOIN finest f ON " +
+      match(kFinestKeys, "o", "f") + " GROUP BY ALL");
+}
+
+/// All statistics of one group from its distinct values in ascending order.
+class Accumulator {
+ public:
+  void begin(std::int64_t count) {
+    count_ = count;
+    seen_ = 0;
+    mean_ = squares_ = 0;
+    min_ = max_ = std::numeric_limits<double>::quiet_NaN();
+    for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
+      const double position = kQuantiles[i] * static_cast<double>(count - 1);
+      lower_[i] = static_cast<std::int64_t>(std::floor(position));
+      fraction_[i] = position - std::floor(position);
+      lower_value_[i] = upper_value_[i] = std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+
+  void add(double value, std::int64_t occurrences) {
+    if (seen_ == 0) min_ = value;
+    max_ = value;
+    const std::int64_t end = seen_ + occurrences;
+    for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
+      if (lower_[i] >= seen_ && lower_[i] < end) lower_value_[i] = upper_value_[i] = value;
+      if (lower_[i] + 1 >= seen_ && lower_[i] + 1 < end) upper_value_[i] = value;
+    }
+    // Welford's way, for `occurrences` equal values at once: no difference of large sums.
+    const double weight = static_cast<double>(occurrences);
+    const double before = value - mean_;
+    seen_ = end;
+    mean_ += before * weight / static_cast<double>(seen_);
+    squares_ += weight * before * (value - mean_);
+  }
+
+  /// In the order of kStatistics; NaN for what is not defined.
+  [[nodiscard]] std::array<double, kStatistics.size()> statistics() const {
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    if (seen_ == 0) return {none, none, none, none, none, none, none, none};
+    const double deviation =
+        count_ > 1 ? std::sqrt(squares_ / static_cast<double>(count_ - 1)) : none;
+    return {mean_, quantile(0), quantile(1), quantile(2), quantile(3), min_, max_, deviation};
+  }
+
+ private:
+  static constexpr std::array<double, 4> kQuantiles{0.5, 0.05, 0.95, 0.99};
+
+  [[nodiscard]] double quantile(std::size_t i) const {
+    return lower_value_[i] + (upper_value_[i] - lower_value_[i]) * fraction_[i];
+  }
+
+  std::int64_t count_ = 0, seen_ = 0;
+  double mean_ = 0, squares_ = 0, min_ = 0, max_ = 0;
+  std::array<std::int64_t, kQuantiles.size()> lower_{};
+  std::array<double, kQuantiles.size()> fraction_{}, lower_value_{}, upper_value_{};
+};
+
+struct Occurrences {
+  double value;
+  std::int64_t count;
+};
+
+/// Rows of `<measure>_made`: group, how many values, the statistics.
+void append_statistics(TableAppender& appender, std::int64_t group, std::int64_t count,
+                       const Accumulator& accumulator) {
+  appender.integer(group);
+  appender.integer(count);
+  for (const double statistic : accumulator.statistics()) appender.number(statistic);
+  appender.end_row();
+}
+
+/// finest_values in memory.
+class Values {
+ public:
+  Values(Connection& connection, std::size_t count) {
+    rows_.reserve(count);
+    Rows rows =
+        connection.query("SELECT id, occurrences, seconds, algbw, busbw FROM finest_values");
+    while (rows.next_chunk()) {
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        rows_.push_back({rows.integer(0, row),
+                         rows.integer(1, row),
+                         {rows.number(2, row), rows.number(3, row), rows.number(4, row)}});
+      }
+    }
+  }
+
+  /// @param groups  of the finest group with that number
+  void make(Connection& second, const std::vector<std::int64_t>& groups, std::size_t group_count) {
+    std::vector<std::size_t> ends(group_count + 1, 0);  // of each group's rows in `order`
+    for (const Row& row : rows_)
+      ++ends[static_cast<std::size_t>(groups[static_cast<std::size_t>(row.id)]) + 1];
+    for (std::size_t i = 1; i < ends.size(); ++i) ends[i] += ends[i - 1];
+    std::vector<const Row*> order(rows_.size());
+    std::vector<std::size_t> next(ends.begin(), ends.end() - 1);
+    for (const Row& row : rows_)
+      order[next[static_cast<std::size_t>(groups[static_cast<std::size_t>(row.id)])]++] = &row;
+
+    std::vector<Occurrences> values;
+    Accumulator accumulator;
+    for (std::size_t measure = 0; measure < kMeasures.size(); ++measure) {
+      TableAppender appender(second, std::string(kMeasures[measure]) + "_made");
+      for (std::size_t group = 0; group < group_count; ++group) {
+        values.clear();
+        std::int64_t count = 0;
+        for (std::size_t i = ends[group]; i < ends[group + 1]; ++i) {
+          const double value = order[i]->measures[measure];
+          if (std::isnan(value)) continue;
+          values.push_back({value, order[i]->occurrences});
+          count += order[i]->occurrences;
+        }
+        if (count == 0) continue;
+        std::sort(values.begin(), values.end(),
+                  [](const Occurrences& a, const Occurrences& b) { return a.value < b.value; });
+        accumulator.begin(count);
+        for (const Occurrences& occurrences : values)
+          accumulator.add(occurrences.value, occurrences.count);
+        append_statistics(appender, static_cast<std::int64_t>(group), count, accumulator);
+      }
+      appender.close();
+    }
+  }
+
+ private:
+  struct Row {
+    std::int64_t id;
+    std::int64_t occurrences;
+    std::array<double, kMeasures.size()> measures;
+  };
+  std::vector<Row> rows_;
+};
+
+/// The same for more values than fit: DuckDB sorts.
+void make_sorted(Connection& connection, Connection& second) {
   for (const std::string measure : kMeasures) {
-    std::string columns;
-    for (const Quantile& quantile : kQuantiles)
-      columns += ", " + measure + "_" + quantile.name + " DOUBLE";
-    const std::string table = measure + "_picked";
-    // Not temporary: the second connection writes it while the first one reads.
-    second.run("CREATE OR REPLACE TABLE " + table + "(id BIGINT" + columns + ")");
-    joins += " LEFT JOIN " + table + " USING (id)";
-    Rows rows = connection.query("SELECT g.id, g." + measure + "_count, o." + measure +
-                                 " FROM operations o JOIN groups g ON " + match + " WHERE o." +
-                                 measure + " IS NOT NULL ORDER BY g.id, o." + measure);
-    Inserter inserter(second, table);
-    QuantilePicker picker;
+    std::vector<std::int64_t> counts;
+    {
+      Rows rows = connection.query(
+          "SELECT m.group_id, CAST(sum(v.occurrences) AS BIGINT) FROM finest_values v JOIN "
+          "group_of m USING (id) "
+          "WHERE v." +
+          measure + " IS NOT NULL GROUP BY 1");
+      while (rows.next_chunk()) {
+        for (std::size_t row = 0; row < rows.size(); ++row) {
+          const auto group = static_cast<std::size_t>(rows.integer(0, row));
+          if (group >= counts.size()) counts.resize(group + 1);
+          counts[group] = rows.integer(1, row);
+        }
+      }
+    }
+    TableAppender appender(second, measure + "_made");
+    Rows rows = connection.query("SELECT m.group_id, v." + measure +
+                                 ", v.occurrences FROM finest_values v JOIN group_of m USING (id) "
+                                 "WHERE v." +
+                                 measure + " IS NOT NULL ORDER BY 1, 2");
+    Accumulator accumulator;
     std::int64_t group = -1;
+    const auto finish = [&] {
+      if (group >= 0)
+        append_statistics(appender, group, counts[static_cast<std::size_t>(group)], accumulator);
+    };
     while (rows.next_chunk()) {
       for (std::size_t row = 0; row < rows.size(); ++row) {
         if (const std::int64_t id = rows.integer(0, row); id != group) {
-          if (group >= 0) inserter.add(group, picker);
+          finish();
           group = id;
-          picker.begin(static_cast<std::uint64_t>(rows.integer(1, row)));
+          accumulator.begin(counts[static_cast<std::size_t>(group)]);
         }
-        picker.add(rows.number(2, row));
+        accumulator.add(rows.number(1, row), rows.integer(2, row));
       }
     }
-    if (group >= 0) inserter.add(group, picker);
-    inserter.flush();
+    finish();
+    appender.close();
+  }
+}
+
+/// group_of (id of the finest group, group_id) and groups (group_id, keys, description, counts).
+std::size_t make_groups(Connection& connection, const Grouping& grouping) {
+  const std::string keys = join(grouping.keys, "");
+  std::string describing;
+  for (const char* column : grouping.describe)
+    describing += std::string("any_value(") + column + ") AS " + column + ", ";
+  connection.run(
+      "CREATE OR REPLACE TEMP TABLE groups AS SELECT row_number() OVER (ORDER BY " + keys +
+      ") - 1 AS group_id, * FROM (SELECT " + keys + ", " + describing +
+      "CAST(sum(operations) AS BIGINT) AS operations, CAST(sum(timed) AS BIGINT) AS timed, "
+      "CAST(sum(total_bytes) AS BIGINT) AS total_bytes, min(first_ns) AS first_ns, max(last_ns) AS "
+      "last_ns "
+      "FROM finest GROUP BY " +
+      keys + ")");
+  connection.run(
+      "CREATE OR REPLACE TEMP TABLE group_of AS SELECT f.id, g.group_id FROM finest f JOIN groups "
+      "g ON " +
+      match(grouping.keys, "f", "g"));
+  Rows rows = connection.query("SELECT count(*) FROM groups");
+  return rows.next_chunk() ? static_cast<std::size_t>(rows.integer(0, 0)) : 0;
+}
+
+std::vector<std::int64_t> group_of_finest(Connection& connection) {
+  std::vector<std::int64_t> groups;
+  Rows rows = connection.query("SELECT id, group_id FROM group_of");
+  while (rows.next_chunk()) {
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      const auto id = static_cast<std::size_t>(rows.integer(0, row));
+      if (id >= groups.size()) groups.resize(id + 1);
+      groups[id] = rows.integer(1, row);
+    }
+  }
+  return groups;
+}
+
+/// The tables that append_statistics() fills; not temporary, for the second connection writes them.
+void make_empty_tables(Connection& second) {
+  for (const std::string measure : kMeasures) {
+    std::string columns = "group_id BIGINT, " + measure + "_count BIGINT";
+    for (const char* statistic : kStatistics)
+      columns += ", " + measure + "_" + statistic + " DOUBLE";
+    second.run("CREATE OR REPLACE TABLE " + measure + "_made (" + columns + ")");
+  }
+}
+
+void make_table(Connection& connection, const Grouping& grouping) {
+  std::string columns = join(grouping.keys, "") + ", ";
+  if (!grouping.describe.empty()) columns += join(grouping.describe, "") + ", ";
+  columns +=
+      "operations, timed, total_bytes, first_ns, last_ns, seconds_mean * seconds_count AS "
+      "total_seconds";
+  std::string from = " FROM groups";
+  for (const std::string measure : kMeasures) {
+    for (const char* statistic : kStatistics) columns += ", " + measure + "_" + statistic;
+    from += " LEFT JOIN " + measure + "_made USING (group_id)";
   }
   connection.run("CREATE OR REPLACE TABLE " + std::string(grouping.table) + " AS SELECT " +
-                 final_columns(grouping) + " FROM groups" + joins + order(grouping));
-  connection.run("DROP TABLE groups");
-  for (const std::string measure : kMeasures) second.run("DROP TABLE " + measure + "_picked");
+                 columns + from + " ORDER BY group_id");
 }
 
 }  // namespace
@@ -204,13 +307,24 @@ const std::vector<Grouping>& groupings() {
   return kGroupings;
 }
 
-void compute_statistics(Connection& connection, Connection& second, std::uint64_t operations,
-                        std::uint64_t rows_in_memory) {
+void compute_statistics(Connection& connection, Connection& second,
+                        std::uint64_t values_in_memory) {
+  reduce(connection);
+  std::uint64_t count = 0;
+  {
+    Rows rows = connection.query("SELECT count(*) FROM finest_values");
+    if (rows.next_chunk()) count = static_cast<std::uint64_t>(rows.integer(0, 0));
+  }
+  std::optional<Values> values;
+  if (count <= values_in_memory) values.emplace(connection, count);
   for (const Grouping& grouping : groupings()) {
-    if (operations <= rows_in_memory)
-      in_memory(connection, grouping);
+    const std::size_t group_count = make_groups(connection, grouping);
+    make_empty_tables(second);
+    if (values)
+      values->make(second, group_of_finest(connection), group_count);
     else
-      sorted(connection, second, grouping);
+      make_sorted(connection, second);
+    make_table(connection, grouping);
   }
   connection.run(
       "CREATE OR REPLACE TABLE communicators AS SELECT job, communicator, "
@@ -222,6 +336,9 @@ void compute_statistics(Connection& connection, Connection& second, std::uint64_
       "min(first_ns) AS first_ns, "
       "max(last_ns) AS last_ns FROM statistics_by_rank GROUP BY job, communicator ORDER BY job, "
       "communicator");
+  for (const std::string measure : kMeasures) second.run("DROP TABLE " + measure + "_made");
+  connection.run(
+      "DROP TABLE finest; DROP TABLE finest_values; DROP TABLE groups; DROP TABLE group_of");
 }
 
 }  // namespace ncclscope::cli::report

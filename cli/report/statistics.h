@@ -2,10 +2,14 @@
 //
 // Statistics over the view `operations`, as tables inside DuckDB which the outputs read: statistics
 // (per communicator, collective, size, algorithm and protocol), statistics_by_rank,
-// statistics_by_class, communicators. Quantiles are exact (linear between neighbours, as numpy and
-// pandas do it). Memory: quantiles of up to `rows_in_memory` operations are taken in memory; beyond
-// that the values are sorted by DuckDB, on disk where they must be, and picked from the sorted
-// stream.
+// statistics_by_class, communicators.
+//
+// How: DuckDB first brings the operations down to their groups and, in each, to the distinct values
+// of the measures and how often each occurs (Inspector's times are whole microseconds: a few
+// hundred values stand for thousands of operations). What is left is sorted, group by group and
+// value by value, and one pass gives every statistic, quantiles included: they are exact, linear
+// between neighbours as numpy and pandas do it. Memory: up to `values_in_memory` distinct values
+// are sorted here; more by DuckDB, on disk where they must be.
 #pragma once
 
 #include <array>
@@ -20,7 +24,7 @@ namespace ncclscope::cli::report {
 /// Columns of `operations` of which statistics are made.
 inline constexpr std::array<const char*, 3> kMeasures{"seconds", "algbw", "busbw"};
 
-/// What is made of each: <measure>_<name>.
+/// What is made of each: <measure>_<name>. stddev is that of a sample (n - 1).
 inline constexpr std::array<const char*, 8> kStatistics{"mean", "median", "p5",  "p95",
                                                         "p99",  "min",    "max", "stddev"};
 
@@ -33,8 +37,8 @@ struct Grouping {
 };
 [[nodiscard]] const std::vector<Grouping>& groupings();
 
-/// Makes all tables. The view `operations` must exist; `operations` is the number of its rows.
-void compute_statistics(Connection& connection, Connection& second, std::uint64_t operations,
-                        std::uint64_t rows_in_memory);
+/// Makes all tables. The view `operations` must exist.
+/// @param second  another connection to the same database: it writes while the first one reads
+void compute_statistics(Connection& connection, Connection& second, std::uint64_t values_in_memory);
 
 }  // namespace ncclscope::cli::report

@@ -166,7 +166,7 @@ def main() -> int:
 
         ours, duck = [], []
         for number in range(options.rounds):
-            ours.append(timed([str(program), "report", str(logs), "--output", str(work / f"ours{number}"), "--threads", "2", "--quiet"],
+            ours.append(timed([str(program), "report", str(logs), "--output", str(work / f"ours{number}"), "--threads", "2", "--quiet", "--no-pictures"],
                               environment, "ours"))
             duck.append(timed(["/usr/bin/python3", "-c",
                                f"import report_bench; report_bench.duckdb_side({str(logs)!r}, {str(work / f'duckdb{number}')!r})"],
