@@ -50,6 +50,11 @@ if [[ -z "$filter" || agent_load =~ $filter ]]; then
   echo "bench.sh: agent_load" >&2
   /usr/bin/python3 tests/bench/agent_load.py --build build/release --out "$results/agent_load.json" || code=1
 fi
+if [[ -z "$filter" || report_bench =~ $filter ]]; then
+  echo "bench.sh: report_bench" >&2
+  scripts/fetch-duckdb.sh >&2 || code=1
+  /usr/bin/python3 tests/bench/report/report_bench.py --build build/release --out "$results/report_bench.json" >&2 || code=1
+fi
 if [ -n "$json" ]; then
   /usr/bin/python3 scripts/bench_bars.py ${filter:+--partial} "$results" | tee "$json" || code=1
 else

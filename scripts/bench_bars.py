@@ -67,6 +67,12 @@ BARS = [
         scale=1e-6),
     Bar("scrape_100k", "scrape of 100,000 series with gzip, CPU time", r"BM_ScrapeGzip/100000", "cpu_time", "ms",
         at_most=250, scale=1e-6),
+    # tests/bench/report/report_bench.py
+    Bar("report_pandas", "ncclscope report against pandas, the same Parquet and statistics of 2 million Inspector lines: times faster",
+        r"Report", "times_pandas", "x", at_least=20),
+    Bar("report_duckdb", "the same against DuckDB's own read_json", r"Report", "times_duckdb", "x"),
+    Bar("report_seconds", "the same, wall time", r"Report", "seconds", "s"),
+    Bar("report_memory", "the same, most resident memory", r"Report", "peak_mb", "MB", at_most=500),
 ]
 
 

@@ -68,6 +68,7 @@ soak_check diagnosis_through_agents 160 /usr/bin/python3 tests/bench/diagnosis/t
 soak_check bandwidth_drop 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --seed 2
 scripts/fetch-helm.sh >&2 && scripts/fetch-debian.sh >&2
 soak_check images_compiled 2 /usr/bin/python3 tests/e2e/containers/images.py --build build/release --compile
+soak_check report_memory 20000000 /usr/bin/python3 tests/bench/report/report_memory.py --build build/release --lines 20000000
 for round in 1 2 3; do
   soak_check "recordings_round_$round" "$(find tests/data/nccl-traces -mindepth 1 -maxdepth 1 -type d | wc -l)" \
     build/release/cli/ncclscope verify-trace tests/data/nccl-traces/*/

@@ -56,7 +56,7 @@ std::string why_no_log(const std::string& path, bool& traces) {
     if (next == inspector_log::LineReader::Next::kFailed) return reader.error();
     if (next == inspector_log::LineReader::Next::kEnd) break;
     any = any || !line.empty();
-    const std::size_t begin = line.find_first_not_of(" 	");
+    const std::size_t begin = line.find_first_not_of(" \t");
     if (begin != std::string_view::npos && line[begin] == '{' &&
         line.find("\"header\"") != std::string_view::npos) {
       traces = line.find("\"event_trace_ts\"") != std::string_view::npos;
