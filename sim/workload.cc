@@ -57,8 +57,10 @@ bool read_sizes(const std::string& text, Layout* layout, std::string* error) {
       layout->buffers = value;
     } else if (key == "hot") {
       layout->hot = value;
+    } else if (key == "copy") {
+      layout->copy = value;
     } else {
-      *error = "layout size \"" + key + "\" is not one of tp, pp, dp, ep, buffers, hot";
+      *error = "layout size \"" + key + "\" is not one of tp, pp, dp, ep, buffers, hot, copy";
       return false;
     }
   }
@@ -81,8 +83,8 @@ Layout parse_layout(const std::string& text, std::string* error) {
   } else if (kind == "moe") {
     layout.kind = LayoutKind::kMoe;
   } else {
-    *error =
-        "layout \"" + text + "\" is not ddp, fsdp, megatron:tp=T,pp=P,dp=D or moe:ep=E,hot=PERCENT";
+    *error = "layout \"" + text +
+             "\" is not ddp, fsdp, megatron:tp=T,pp=P,dp=D or moe:ep=E,hot=PERCENT,copy=1";
     return {};
   }
   if (colon != std::string::npos && !read_sizes(text.substr(colon + 1), &layout, error)) return {};
@@ -95,12 +97,26 @@ Layout parse_layout(const std::string& text, std::string* error) {
     *error = "layout \"" + text + "\": buffers belong to ddp";
     return {};
   }
-  if ((layout.ep > 0 || layout.hot > 0) && layout.kind != LayoutKind::kMoe) {
-    *error = "layout \"" + text + "\": ep and hot belong to moe";
+  if ((layout.ep > 0 || layout.hot > 0 || layout.copy > 0) && layout.kind != LayoutKind::kMoe) {
+    *error = "layout \"" + text + "\": ep, hot and copy belong to moe";
     return {};
   }
   return layout;
 }
+
+namespace {
+
+std::string moe_text(const Layout& layout) {
+  std::string text;
+  for (const auto& [key, value] :
+       {std::pair("ep", layout.ep), {"hot", layout.hot}, {"copy", layout.copy}}) {
+    if (value > 0)
+      text += (text.empty() ? ":" : ",") + std::string(key) + "=" + std::to_string(value);
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string to_text(const Layout& layout) {
   switch (layout.kind) {
@@ -109,10 +125,7 @@ std::string to_text(const Layout& layout) {
     case LayoutKind::kFsdp:
       return "fsdp";
     case LayoutKind::kMoe:
-      if (layout.hot > 0)
-        return "moe:" + (layout.ep > 0 ? "ep=" + std::to_string(layout.ep) + "," : "") +
-               "hot=" + std::to_string(layout.hot);
-      return layout.ep > 0 ? "moe:ep=" + std::to_string(layout.ep) : "moe";
+      return "moe" + moe_text(layout);
     case LayoutKind::kMegatron:
       break;
   }
@@ -473,6 +486,7 @@ class RankPlayer {
     };
     host_.group_start();
     for (int peer = 0; peer < shape.n_ranks; ++peer) {
+      if (peer == shape.rank && run_.job.layout.copy > 0) continue;
       Call call;
       call.datatype = nccl::kBfloat16;
       call.peer = peer;

@@ -23,6 +23,8 @@ struct Layout {
   int ep = 0;       ///< expert parallel, within data parallel; 0: one node's ranks
   int buffers = 0;  ///< of ddp: 1 broadcasts the module's buffers before each forward pass
   int hot = 0;      ///< of moe: the first expert takes so many percent more tokens
+  int copy =
+      0;  ///< of moe: 1 copies a rank's own tokens without NCCL, else they are sent to itself
 };
 
 /// Reads "ddp", "ddp:buffers=1", "fsdp", "megatron:tp=2,pp=2,dp=2" or "moe:ep=4,hot=50". On

@@ -102,8 +102,11 @@ struct Window {
   double seconds = 0;
   std::vector<CollectiveRates> collectives;
   std::vector<ShapeRates> shapes;
-  std::vector<GpuRates> gpus;          // as Job::gpus
-  std::vector<NetworkPeers> peers;     // as far as known
+  std::vector<GpuRates> gpus;       // as Job::gpus
+  std::vector<NetworkPeers> peers;  // as far as known
+  /// Communicators with a collective of which operations came, and none has a GPU time: what their
+  /// members wait in it is not known.
+  std::vector<std::uint32_t> untimed;
   std::vector<double> coverage;        // as Job::communicators: recorded / seen, the least
   std::optional<double> step_seconds;  // mean
 };

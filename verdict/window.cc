@@ -141,6 +141,11 @@ void add_times(const Job& job, const Window& window, const std::vector<std::size
     result.communication[member.gpu] += rates.seconds;
     result.wait[member.gpu] += rates.seconds - rates.operations * result.timings[at].min_seconds;
   }
+  for (const Member& member : job.members) {
+    if (std::find(window.untimed.begin(), window.untimed.end(), member.communicator) !=
+        window.untimed.end())
+      blind[member.gpu] = 1;
+  }
   for (std::size_t g = 0; g < gpus; ++g) {
     if (blind[g] != 0) result.judged[g] = 0;
     if (g < window.gpus.size()) result.communication[g] += window.gpus[g].other_seconds;

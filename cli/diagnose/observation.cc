@@ -256,6 +256,9 @@ class Rates {
 
   void finish() {
     add_peers();
+    for (const auto& [what, seen] : seen_) {
+      if (seen.operations && !seen.timed) out_.untimed.push_back(what.first);
+    }
     if (steps_ > 0) out_.step_seconds = step_seconds_ / steps_;
   }
 
@@ -282,14 +285,19 @@ class Rates {
   }
 
   void add_shapes(const v1::JobSnapshot& first, const v1::JobSnapshot& last) {
-    std::map<SumsKey, double> before;
-    for (const v1::OperationSums& s : first.sums()) before[sums_key(s)] = s.busy_seconds();
+    std::map<SumsKey, const v1::OperationSums*> before;
+    for (const v1::OperationSums& s : first.sums()) before[sums_key(s)] = &s;
     for (const v1::OperationSums& s : last.sums()) {
       const std::optional<verdict::Collective> collective = verdict::synchronising(s.collective());
       const std::uint32_t communicator = places_.communicator(printable(s.comm()));
       if (!collective || communicator == kNone) continue;
       const auto was = before.find(sums_key(s));
-      const double busy = s.busy_seconds() - (was == before.end() ? 0 : was->second);
+      const v1::OperationSums none;
+      const v1::OperationSums& b = was == before.end() ? none : *was->second;
+      auto& [operations, timed] = seen_[{communicator, *collective}];
+      operations |= s.operations() > b.operations();
+      timed |= s.timed_operations() > b.timed_operations();
+      const double busy = s.busy_seconds() - b.busy_seconds();
       if (busy <= 0) continue;
       const auto [at, is_new] = shapes_.try_emplace(
           {communicator, *collective, s.size(), s.algorithm()}, out_.shapes.size());
@@ -353,6 +361,10 @@ class Rates {
   const std::string* node_ = nullptr;
   double seconds_ = 0;
   double steps_ = 0, step_seconds_ = 0;
+  struct Seen {
+    bool operations = false, timed = false;
+  };
+  std::map<std::pair<std::uint32_t, verdict::Collective>, Seen> seen_;
   std::map<std::tuple<std::uint32_t, verdict::Collective, std::string, std::string>, std::size_t>
       shapes_;
 };

@@ -91,6 +91,16 @@ def late_cases():
                [("35m", alert, [])])
     yield Case(alert, "no data at all", "1m", {'up{instance="n0:9400", job="ncclscope"}': "1x40"}, [("35m", alert, [])])
 
+    # What its GPUs wait in all-to-alls has no times: NCCL's counters have drifted.
+    blind = late_job(40, [(40, 0.006)])
+    blind.communicator("cc", 4, ["n0", "n1"], name="ep_group", dimension="ep")
+    for rank in range(4):
+        blind.rank("cc", rank, f"n{rank // 2}", rank % 2)
+    for node in ("n0", "n1"):
+        blind.add("ncclscope_collective_operations_total", counter((40, PER_MINUTE)), comm="cc", collective="AlltoAll", size="<=1MiB",
+                  algorithm="", protocol="", timing="none", instance=f"{node}:9400", job="ncclscope")
+    yield Case(alert, "nothing is known of what its GPUs wait in all-to-alls", "1m", blind.series, [("35m", alert, [])])
+
     # A GPU whose input comes late waits as long as the others do: it is a victim, however much it causes.
     victim = late_job(40, [(40, 0.006)])
     victim.add("ncclscope_rank_p2p_seconds_total", counter((40, PER_MINUTE * 0.006)), comm="bb", rank=0, gpu=1,

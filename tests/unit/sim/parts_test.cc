@@ -232,7 +232,7 @@ TEST(Planner, PointToPointRoundsMeetEachOther) {
 TEST(LayoutText, IsReadBackAndRefusedWithReasons) {
   std::string error;
   for (const char* text : {"ddp", "fsdp", "megatron:tp=2,pp=4", "megatron:tp=2,pp=2,dp=2",
-                           "moe:ep=8", "moe", "moe:ep=4,hot=50", "moe:hot=20"}) {
+                           "moe:ep=8", "moe", "moe:ep=4,hot=50", "moe:hot=20", "moe:ep=4,copy=1"}) {
     EXPECT_EQ(to_text(parse_layout(text, &error)), text);
     EXPECT_EQ(error, "");
   }

@@ -181,6 +181,17 @@ TEST(Window, FindsTheSenderWhoseBytesTakeLong) {
   EXPECT_THAT(result.slow_send, Each(0)) << "three GPUs are too few for a median";
 }
 
+TEST(Window, JudgesNobodyWhoseWaitsHaveNoTimes) {
+  Job job = ddp_job(2, 2);
+  const std::uint32_t ep = add_communicator(job, "ep_group", "ep", {0, 1});
+  Window window = even_window(job);
+  std::erase_if(window.collectives, [&](const CollectiveRates& rates) {
+    return job.members[rates.member].communicator == ep;
+  });
+  window.untimed = {ep};
+  EXPECT_THAT(evaluate(job, window).judged, ElementsAre(0, 0, 1, 1));
+}
+
 TEST(Roles, NameAWholeStageReplicaAndGroup) {
   Job job = make_job(2, 2);  // stages {0, 1} and {2, 3}
   add_communicator(job, "pp", "pp", {0, 2});
