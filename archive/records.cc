@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encoder and decoder walk the rows in the same order with the same expectations (Model below): a
-// column holds the difference between what came and what was expected. All arithmetic is modulo
-// 2^64, so that a hostile file can make it wrong but not undefined.
+// Encoder and decoder walk the rows in the same order with the same expectations (Model below):
+// most columns hold the difference between what came and what was expected. All arithmetic is
+// modulo 2^64, so that a hostile file can make it wrong but not undefined.
 #include "archive/records.h"
 
 #include <algorithm>
@@ -26,8 +26,8 @@ enum OperationColumn : std::uint8_t {
   kPlan,
   kCall,
   kEnqueue,
-  kStartAfterCall,  // two ways to expect a start: a block has
-  kStartAfterStop,  // the one that fits it better
+  kStartAfterProcess,  // two ways to expect a start: a block has
+  kStartAfterSource,   // the one that fits it better
   kDuration,
   kOperationColumns,
 };
@@ -55,24 +55,6 @@ constexpr std::uint32_t kMaxWordsInSection = 1u << 19;
 /// What a record knows: absent times have no place in the columns.
 constexpr std::uint64_t kKnowsCall = 1;
 constexpr std::uint64_t kKnowsStart = 2;
-constexpr std::uint64_t kKnowsDuration = 4;
-
-/// What is usual for a shape: follows slowly what comes.
-struct Usual {
-  std::uint64_t value = 0;
-  bool seen = false;
-
-  void follow(std::uint64_t actual) {
-    constexpr int kSlowness = 3;
-    if (seen) {
-      const auto apart = static_cast<std::int64_t>(actual - value);
-      value += static_cast<std::uint64_t>(apart >> kSlowness);
-    } else {
-      value = actual;
-      seen = true;
-    }
-  }
-};
 
 struct Shape {
   std::uint64_t fixed = 0;  // function to channels_seen, flags: 8 bytes
@@ -95,8 +77,7 @@ constexpr std::size_t kShapeBytes = 6;
 static_assert(offsetof(wire::Operation, channels_seen) + 1 == kShapeOffset + kShapeBytes);
 
 std::uint64_t known_of(const wire::Operation& o) {
-  return (o.api_time_ns != 0 ? kKnowsCall : 0) | (o.gpu_start_ns != 0 ? kKnowsStart : 0) |
-         (wire::duration_ns_of(o) != 0 ? kKnowsDuration : 0);
+  return (o.api_time_ns != 0 ? kKnowsCall : 0) | (o.gpu_start_ns != 0 ? kKnowsStart : 0);
 }
 
 Shape shape_of(const wire::Operation& o) {
@@ -143,64 +124,51 @@ struct Base {
   std::uint64_t record_index = 0, call = 0, start = 0;
 };
 
-/// What is expected of the next row. `take` is told each row as it truly was.
+/// What is expected of the next row. `take` is told each row as it truly was. Times are expected
+/// where those before end, and no better: whatever else one might expect of them destroys the grid
+/// that GPU clocks count in (32 ns, often), which costs more than it gains.
 class Model {
  public:
-  Model(std::size_t sources, std::size_t shapes) : sources_(sources), usual_(shapes) {}
+  explicit Model(std::size_t sources) : sources_(sources) {}
 
   void begin(const Base& base) {
     record_index_ = base.record_index - 1;
     call_ = base.call;
-    start_ = base.start;
-    queue_ = base.start - base.call;
+    stop_ = base.start;
   }
 
   struct Expected {
     std::uint64_t record_index;
     std::uint32_t index, sequence;
     std::uint16_t plan;
-    std::uint64_t call, enqueue, start_after_stop, duration;
-    std::uint64_t queue;  // start after call: this much
+    std::uint64_t call;           // when the process's last call was enqueued
+    std::uint64_t process_start;  // when its last kernel stopped
+    std::uint64_t source_start;   // when that of this source did
   };
-  [[nodiscard]] Expected expect(std::uint32_t source, std::uint32_t shape, bool p2p,
-                                std::uint8_t function) const {
+  [[nodiscard]] Expected expect(std::uint32_t source, bool p2p, std::uint8_t function) const {
     const PerSource& s = sources_[source];
-    const PerShape& u = usual_[shape];
     return {record_index_ + 1,
             s.index[p2p ? 1 : 0],
             s.sequence[function % model::kFunctionCount],
             s.plan,
-            call_ + u.gap.value,
-            u.enqueue.value,
-            (s.stop != 0 ? s.stop : start_) + u.idle.value,
-            u.duration.value,
-            queue_};
+            call_,
+            stop_,
+            s.stop != 0 ? s.stop : stop_};
   }
   struct Actual {
     std::uint64_t record_index;
     std::uint32_t index, sequence;
     std::uint16_t plan;
-    std::uint64_t call, enqueue, start, duration;  // 0 = none
+    std::uint64_t call, enqueue, start, duration;  // ns, enqueue - call in us; 0 = none
   };
-  void take(std::uint32_t source, std::uint32_t shape, bool p2p, std::uint8_t function,
-            const Actual& a) {
+  void take(std::uint32_t source, bool p2p, std::uint8_t function, const Actual& a) {
     PerSource& s = sources_[source];
-    PerShape& u = usual_[shape];
     record_index_ = a.record_index;
     s.index[p2p ? 1 : 0] = a.index + 1;
     s.sequence[function % model::kFunctionCount] = a.sequence + 1;
     s.plan = a.plan;
-    u.enqueue.follow(a.enqueue);
-    if (a.call != 0) {
-      u.gap.follow(a.call - call_);
-      call_ = a.call;
-    }
-    if (a.start != 0) {
-      u.idle.follow(a.start - (s.stop != 0 ? s.stop : start_));
-      s.stop = a.start + a.duration;
-      queue_ = a.start - a.call;
-    }
-    if (a.duration != 0) u.duration.follow(a.duration);
+    if (a.call != 0) call_ = a.call + a.enqueue * 1000;
+    if (a.start != 0) stop_ = s.stop = a.start + a.duration;
   }
 
  private:
@@ -210,12 +178,8 @@ class Model {
     std::uint16_t plan = 0;
     std::uint64_t stop = 0;
   };
-  struct PerShape {
-    Usual gap, enqueue, idle, duration;
-  };
   std::vector<PerSource> sources_;
-  std::vector<PerShape> usual_;
-  std::uint64_t record_index_ = 0, call_ = 0, start_ = 0, queue_ = 0;
+  std::uint64_t record_index_ = 0, call_ = 0, stop_ = 0;
 };
 
 template <typename Number>
@@ -308,7 +272,7 @@ void RecordsEncoder::encode_operations(const PendingBlock& block, std::size_t ro
   }
   put_varint(out, processes);
   std::size_t row = 0;
-  Model model(block.sources.size(), shapes.shapes().size());
+  Model model(block.sources.size());
   for (const PendingProcess& process : block.processes) {
     if (process.operations.empty()) continue;
     const PendingOperation& first = process.operations.front();
@@ -322,7 +286,7 @@ void RecordsEncoder::encode_operations(const PendingBlock& block, std::size_t ro
       const wire::Operation& o = pending.record;
       const std::uint32_t shape = shape_of_row[row];
       const bool p2p = model::is_point_to_point(static_cast<model::Function>(o.function));
-      const Model::Expected e = model.expect(pending.source, shape, p2p, o.function);
+      const Model::Expected e = model.expect(pending.source, p2p, o.function);
       const Model::Actual a{pending.record_index, o.index,
                             o.sequence,           wire::plan_of(o),
                             o.api_time_ns,        o.duration_enqueue >> 44,
@@ -334,19 +298,20 @@ void RecordsEncoder::encode_operations(const PendingBlock& block, std::size_t ro
       scratch_[kSequence][row] = apart(a.sequence, e.sequence);
       scratch_[kPlan][row] = apart(a.plan, e.plan);
       scratch_[kCall][row] = a.call != 0 ? apart(a.call, e.call) : 0;
-      scratch_[kEnqueue][row] = apart(a.enqueue, e.enqueue);
-      scratch_[kStartAfterCall][row] = a.start != 0 ? apart(a.start, a.call + e.queue) : 0;
-      scratch_[kStartAfterStop][row] = a.start != 0 ? apart(a.start, e.start_after_stop) : 0;
-      scratch_[kDuration][row] = a.duration != 0 ? apart(a.duration, e.duration) : 0;
-      model.take(pending.source, shape, p2p, o.function, a);
+      scratch_[kEnqueue][row] = a.enqueue;
+      scratch_[kStartAfterProcess][row] = a.start != 0 ? apart(a.start, e.process_start) : 0;
+      scratch_[kStartAfterSource][row] = a.start != 0 ? apart(a.start, e.source_start) : 0;
+      scratch_[kDuration][row] = a.duration;
+      model.take(pending.source, p2p, o.function, a);
       ++row;
     }
   }
   put_shapes(shapes.shapes(), columns_, out);
-  const bool after_stop = bits_of(scratch_[kStartAfterStop]) < bits_of(scratch_[kStartAfterCall]);
-  put_varint(out, after_stop ? 1 : 0);
+  const bool after_source =
+      bits_of(scratch_[kStartAfterSource]) < bits_of(scratch_[kStartAfterProcess]);
+  put_varint(out, after_source ? 1 : 0);
   for (std::uint8_t id = 1; id < kOperationColumns; ++id) {
-    if (id == (after_stop ? kStartAfterCall : kStartAfterStop)) continue;
+    if (id == (after_source ? kStartAfterProcess : kStartAfterSource)) continue;
     columns_.put(id, scratch_[id], out);
   }
   ColumnWriter::end(out);
@@ -462,10 +427,10 @@ bool RecordsDecoder::decode_operations(Cursor in, Batch& batch) {
     s.count = columns_.at(kCount, i);
     if (s.count > wire::kMaxCount) return false;
   }
-  const bool after_stop = in.varint() != 0;
+  const bool after_source = in.varint() != 0;
   if (!in.ok() || !columns_.read(in, rows)) return false;
   batch.operations.resize(rows);
-  Model model(batch.sources.size(), shapes.size());
+  Model model(batch.sources.size());
   std::size_t row = 0;
   for (const Run& run : runs) {
     model.begin(run.base);
@@ -487,22 +452,20 @@ bool RecordsDecoder::decode_operations(Cursor in, Batch& batch) {
       const std::uint64_t known = s.peer >> 32;
       const bool p2p = model::is_point_to_point(static_cast<model::Function>(o.function));
       const auto source_place = static_cast<std::uint32_t>(source);
-      const auto shape_place = static_cast<std::uint32_t>(shape);
-      const Model::Expected e = model.expect(source_place, shape_place, p2p, o.function);
+      const Model::Expected e = model.expect(source_place, p2p, o.function);
       Model::Actual a{};
       a.record_index = actual_of(e.record_index, columns_.at(kRecordIndex, row));
       a.index = actual_of(e.index, columns_.at(kIndex, row));
       a.sequence = actual_of(e.sequence, columns_.at(kSequence, row));
       a.plan = actual_of(e.plan, columns_.at(kPlan, row));
       if ((known & kKnowsCall) != 0) a.call = actual_of(e.call, columns_.at(kCall, row));
-      a.enqueue = actual_of(e.enqueue, columns_.at(kEnqueue, row)) & wire::kMaxEnqueueUs;
+      a.enqueue = columns_.at(kEnqueue, row) & wire::kMaxEnqueueUs;
       if ((known & kKnowsStart) != 0) {
-        a.start = after_stop ? actual_of(e.start_after_stop, columns_.at(kStartAfterStop, row))
-                             : actual_of(a.call + e.queue, columns_.at(kStartAfterCall, row));
+        a.start = after_source ? actual_of(e.source_start, columns_.at(kStartAfterSource, row))
+                               : actual_of(e.process_start, columns_.at(kStartAfterProcess, row));
       }
-      if ((known & kKnowsDuration) != 0)
-        a.duration = actual_of(e.duration, columns_.at(kDuration, row)) & wire::kMaxDurationNs;
-      model.take(source_place, shape_place, p2p, o.function, a);
+      a.duration = columns_.at(kDuration, row) & wire::kMaxDurationNs;
+      model.take(source_place, p2p, o.function, a);
       out.record_index = a.record_index;
       o.index = a.index;
       o.sequence = a.sequence;

@@ -2,8 +2,9 @@
 //
 // The payload of a records block: what is pending becomes bytes, bytes become a batch.
 //   Operations are coded against what is expected of them: per communicator the next index, per
-//   process the time of the call before, per shape (all that is equal from step to step) the usual
-//   duration. What is left is noise, mostly of times.
+//   process that it calls when the call before has returned, and that a kernel starts when the one
+//   before has stopped. What is equal from step to step (shapes) is in a table. What is left is
+//   noise of times.
 //   Decoding trusts nothing: every length is checked, every number bounded.
 #pragma once
 

@@ -126,7 +126,12 @@ struct Writer::State {
     new_contexts = 0;
     return status;
   }
-  void context_added() { ++new_contexts; }
+  /// Descriptions may come in any number between two flushes.
+  void context_added() {
+    constexpr std::size_t kContextBytes = 1u << 20;
+    ++new_contexts;
+    if (failed.ok() && contexts.size() >= kContextBytes) static_cast<void>(write_contexts());
+  }
   /// Place of the communicator among the block's sources.
   std::uint32_t source(std::uint32_t communicator) {
     CommunicatorState& c = communicators[communicator];

@@ -4,11 +4,13 @@
 // that times have.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include "archive/writer.h"
+#include "archive/context.h"
+#include "proto/model/operation.h"
 #include "proto/wire/encode.h"
 #include "proto/wire/frame.h"
 
