@@ -13,6 +13,7 @@ namespace ncclscope::agent {
 namespace {
 
 constexpr std::uint64_t kDescribeAgainNs = 30'000'000'000;  // labels that were learned later
+constexpr std::uint64_t kSayAgainNs = 30'000'000'000;       // that nothing has moved
 constexpr std::uint64_t kBooksNs = 60'000'000'000;          // books of a process that goes on
 constexpr std::size_t kMostCommunicators = Aggregator::kMaxCommunicatorsPerSession;
 
@@ -172,9 +173,10 @@ ArchiveSink::KeptCommunicator* ArchiveSink::communicator(Kept& kept, const Sessi
                                                          std::uint16_t id) {
   auto it = kept.communicators.find(id);
   if (it == kept.communicators.end()) {
-    if (id != wire::kNoCommunicator) return nullptr;
+    if (id != wire::kNoCommunicator || communicators_ >= options_.max_communicators) return nullptr;
     // What the process does for others, and what it says of itself.
     it = kept.communicators.emplace(id, KeptCommunicator{}).first;
+    ++communicators_;
     it->second.init.communicator = id;
   }
   if (!kept.process) describe(kept, session);
@@ -200,7 +202,10 @@ void ArchiveSink::session_closed(SessionState& session) {
 
 void ArchiveSink::session_expired(SessionState& session) {
   next_.session_expired(session);
-  sessions_.erase(&session);
+  if (const auto it = sessions_.find(&session); it != sessions_.end()) {
+    communicators_ -= it->second->communicators.size();
+    sessions_.erase(it);
+  }
   current_session_ = nullptr;
   current_ = nullptr;
 }
@@ -212,10 +217,12 @@ void ArchiveSink::communicator_init(SessionState& session, const wire::Communica
   auto it = of.communicators.find(init.communicator);
   if (it == of.communicators.end()) {
     if (init.communicator == wire::kNoCommunicator ||
-        of.communicators.size() >= kMostCommunicators) {
+        of.communicators.size() > kMostCommunicators ||
+        communicators_ >= options_.max_communicators) {
       return;
     }
     it = of.communicators.emplace(init.communicator, KeptCommunicator{}).first;
+    ++communicators_;
   } else if (init.init_time_ns != 0 && it->second.init.init_time_ns != 0 &&
              init.init_time_ns != it->second.init.init_time_ns) {
     it->second = KeptCommunicator{};  // the id is used again
@@ -252,7 +259,10 @@ void ArchiveSink::push(const SessionState& session, std::uint16_t id, wire::Reco
                        const Record& record, std::uint64_t index) {
   static_assert(sizeof(Record) == sizeof ArchiveChunk::Record::bytes);
   KeptCommunicator* of = communicator(kept(session), session, id);
-  if (of == nullptr) return;
+  if (of == nullptr) {
+    if (type == wire::RecordType::kOperation) ++stats_.dropped_queue;
+    return;
+  }
   const std::uint32_t at = place(*of);
   ArchiveChunk::Record& out = chunk_->records.emplace_back();
   out.source = at;
@@ -294,7 +304,9 @@ void ArchiveSink::tick() {
   const std::uint64_t now = clock_.monotonic_ns();
   if (now - described_at_ns_ >= kDescribeAgainNs) {
     described_at_ns_ = now;
-    for (auto& [session, of] : sessions_) describe(*of, *session);
+    for (auto& [session, of] : sessions_) {
+      if (session->connection != nullptr) describe(*of, *session);
+    }
   }
   if (now - state_at_ns_ >= options_.state_ns) {
     state_at_ns_ = now;
@@ -327,10 +339,15 @@ bool ArchiveSink::progress(SessionState& session, const wire::Progress& progress
   if (!next_.progress(session, progress)) return false;
   Kept& of = kept(session);
   KeptCommunicator* at = communicator(of, session, progress.communicator);
-  // A sample that says what the last one said is not news.
+  if (at == nullptr) return true;
+  // A sample that says what the last one said is not news, unless somebody hangs and it is a while
+  // ago.
   wire::Progress moved = progress;
-  if (at != nullptr) moved.time_ns = at->progress.time_ns;
-  if (at == nullptr || std::memcmp(&moved, &at->progress, sizeof moved) == 0) return true;
+  moved.time_ns = at->progress.time_ns;
+  const bool still = std::memcmp(&moved, &at->progress, sizeof moved) == 0;
+  const bool hangs = progress.oldest_index != ~std::uint64_t{0} &&
+                     progress.time_ns - at->progress.time_ns >= kSayAgainNs;
+  if (still && !hangs) return true;
   at->progress = progress;
   at->has_progress = true;
   return true;
@@ -370,7 +387,7 @@ bool ArchiveSink::finalize(SessionState& session, const wire::CommunicatorFinali
   if (at != nullptr) describe(of, session, *at);
   if (!next_.finalize(session, finalize, index)) return false;
   push(session, finalize.communicator, wire::RecordType::kCommunicatorFinalize, finalize, index);
-  of.communicators.erase(finalize.communicator);
+  communicators_ -= of.communicators.erase(finalize.communicator);
   return true;
 }
 

@@ -27,6 +27,9 @@ class ArchiveSink final : public RecordSink {
     std::string producer;
     /// Progress and books of processes are kept as often as that.
     std::uint64_t state_ns = 5'000'000'000;
+    /// That are remembered, of all sessions (some 500 bytes each). Operations of more are not
+    /// kept, and counted as dropped_queue.
+    std::size_t max_communicators = 65'536;
   };
   ArchiveSink(Aggregator& next, ArchiveQueue& queue, ArchiveStats& stats, const Clock& clock,
               Options options);
@@ -82,7 +85,8 @@ class ArchiveSink final : public RecordSink {
   Kept* current_ = nullptr;
   std::uint64_t send_time_ns_ = 0;
   std::unique_ptr<ArchiveChunk> chunk_;
-  std::uint64_t serial_ = 0;  // of chunks and descriptions
+  std::uint64_t serial_ = 0;       // of chunks and descriptions
+  std::size_t communicators_ = 0;  // of all sessions
   std::uint64_t state_at_ns_ = 0, described_at_ns_ = 0;
 };
 
