@@ -13,6 +13,7 @@
 #include <sstream>
 #include <utility>
 
+#include "cli/channel.h"
 #include "cli/text.h"
 
 namespace ncclscope::cli {
@@ -169,6 +170,15 @@ std::vector<Agent> connect(const AgentOptions& options) {
     out.emplace_back(address, network);
   }
   return out;
+}
+
+std::shared_ptr<grpc::Channel> open_channel(const AgentOptions& options) {
+  if (options.addresses.size() != 1)
+    throw CLI::ValidationError("--agent", "exactly one agent is wanted here");
+  const std::string& address = options.addresses.front();
+  return grpc::CreateChannel(target_of(address), is_local(address)
+                                                     ? grpc::InsecureChannelCredentials()
+                                                     : network_credentials(options));
 }
 
 }  // namespace ncclscope::cli

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "cli/archive_commands.h"
 #include "cli/commands.h"
 #ifdef NCCLSCOPE_CLI_HAS_VERIFY_TRACE
 #include "cli/verify_trace/verify_trace.h"
@@ -31,6 +32,8 @@ int main(int argc, char** argv) {
   register_detail(app);
   register_diagnose(app);
   register_job(app);
+  register_record(app);
+  register_replay(app);
   register_report(app);
   register_throughput(app);
 #ifdef NCCLSCOPE_CLI_HAS_SIMULATE

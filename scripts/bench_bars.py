@@ -56,6 +56,11 @@ BARS = [
         r"SessionToSums", "items_per_second", "million/s", at_least=2, scale=1e-6),
     Bar("agent_ingest_socket", "operation records from the Unix socket to sums, for each second of the reactor's CPU time",
         r"SocketToSums/.*", "records_per_cpu_second", "million/s", at_least=2, scale=1e-6),
+    # tests/bench/agent_archive_bench.cc
+    Bar("archive_cpu", "keeping an operation in the archive, reactor and writer together, CPU time",
+        r"ArchiveCost/.*", "ns_per_operation", "us", at_most=0.5, scale=1e-3),
+    Bar("archive_bytes", "an operation in the archive, steady training traffic of 8 processes",
+        r"ArchiveCost/.*", "bytes_per_operation", "bytes", at_most=8),
     # tests/bench/agent_load.py
     Bar("agent_cpu", "agent at 8 ranks x 1,000 collectives/s each, /metrics with gzip every 15 s",
         r"AgentLoad", "cpu_percent", "% of a core", at_most=1),

@@ -8,3 +8,7 @@ ncclscope_executable(agent_load
   SOURCES bench/agent_load.cc
   LINK ncclscope_agent_base ncclscope_proto)
 set_target_properties(agent_load PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tools)
+
+ncclscope_benchmark(agent_archive_bench
+  SOURCES bench/agent_archive_bench.cc
+  LINK ncclscope_agent_archive)

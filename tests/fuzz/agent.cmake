@@ -15,3 +15,4 @@ ncclscope_fuzzer(ncclscope_http_fuzzer SOURCES fuzz/http_fuzzer.cc LINK ncclscop
 ncclscope_fuzzer(ncclscope_config_fuzzer SOURCES fuzz/config_fuzzer.cc
   LINK ncclscope_agent_config ncclscope_agent_api_base ncclscope_agent_access)
 ncclscope_fuzzer(ncclscope_identity_fuzzer SOURCES fuzz/identity_fuzzer.cc LINK ncclscope_agent_identity)
+ncclscope_fuzzer(ncclscope_archive_fuzzer SOURCES fuzz/archive_fuzzer.cc LINK ncclscope_archive)

@@ -12,3 +12,8 @@ ncclscope_test(cli_inspector_log_test
   SOURCES unit/cli/inspector_log_test.cc
   LINK ncclscope_inspector_log ZLIB::ZLIB
   LABELS unit sanitize)
+
+ncclscope_test(cli_archive_test
+  SOURCES unit/cli/replay_frames_test.cc
+  LINK ncclscope_cli_archive
+  LABELS unit sanitize)
