@@ -207,7 +207,7 @@ class Watch:
 def play(build, agents, scenario):
     job_id = f"{scenario.kind}-{scenario.seed}"
     job = Job(build, scenario.nodes, scenario.gpus, scenario.layout, 100000, PLUGIN,
-              [a.socket for a in agents[:scenario.nodes]], job_id=job_id, compute_ms=scenario.compute_ms, hang_seconds=600,
+              [a.socket for a in agents[:scenario.nodes]], job_id=job_id, compute_ms=scenario.compute_ms, hang_seconds=2 * LIMIT_S,
               fault=scenario.faults,
               # On busy cores the plugin's governor would time only slices of operations, each rank its own.
               env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5", "NCCLSCOPE_COST_SAMPLE=0"])

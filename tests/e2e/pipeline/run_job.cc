@@ -6,8 +6,11 @@
 //   nodes gpus layout steps seconds seed compute_ms release plugin library_path rank_program
 //   hang_seconds pace fault=SPEC (again and again)   env=NAME=VALUE (all ranks)
 //   node_env=NODE:NAME=VALUE (ranks of one node)
-// Ends with 0 when the job ran, whatever its faults did to it; 2 on a bad option, 1 when it could
-// not be started.
+// SIGTERM ends the job. Ends with 0 when the job ran, whatever its faults did to it; 2 on a bad
+// option, 1 when it could not be started.
+#include <signal.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -21,6 +24,8 @@ namespace {
 using ncclscope::sim::Simulation;
 using ncclscope::sim::SimulationConfig;
 using ncclscope::sim::SimulationResult;
+
+volatile std::sig_atomic_t asked_to_stop = 0;
 
 [[noreturn]] void refuse(const std::string& why) {
   std::cerr << "run_job: " << why << '\n';
@@ -92,11 +97,19 @@ int main(int argc, char** argv) {
     }
   }
   if (const std::string error = ncclscope::sim::check(config); !error.empty()) refuse(error);
-  const SimulationResult result = ncclscope::sim::run_simulation(config);
-  if (!result.error.empty()) {
-    std::cerr << "run_job: " << result.error << '\n';
+  // Ranks that hang would outlive this program.
+  struct sigaction action {};
+  action.sa_handler = [](int) { asked_to_stop = 1; };
+  ::sigaction(SIGTERM, &action, nullptr);
+  Simulation simulation(config);
+  if (const std::string error = simulation.start(); !error.empty()) {
+    std::cerr << "run_job: " << error << '\n';
     return 1;
   }
+  while (!simulation.wait(0.05)) {
+    if (asked_to_stop != 0) simulation.stop();
+  }
+  const SimulationResult result = simulation.result();
   std::cout << "{\"steps\":" << result.steps << ",\"operations\":" << result.operations
             << ",\"finished\":" << (result.all_finished() ? "true" : "false") << ",\"ranks\":[";
   const char* separator = "";
