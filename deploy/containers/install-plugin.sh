@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prepares a node for training pods, from a container that has the node's directories mounted (deploy/helm) or by hand:
 #   --sockets DIR --owner UID:GID   makes DIR the agent's: owned by it and written by nobody else (0755)
+#   --api DIR --owner UID:GID       the same for api.sock, which belongs where no job can reach it
 #   --archive DIR --owner UID:GID   makes DIR the agent's, for kept operations (0750)
 #   --plugin DIR                    copies the plugin into DIR by atomic rename
 #   --from FILE                     the plugin to copy (default /usr/lib/ncclscope/libnccl-profiler-ncclscope.so)
@@ -13,7 +14,7 @@ umask 022
 
 name=libnccl-profiler-ncclscope.so
 from=/usr/lib/ncclscope/$name
-sockets='' archive='' owner='' plugin='' remove='' staged='' probe=''
+sockets='' api='' archive='' owner='' plugin='' remove='' staged='' probe=''
 
 fail() {
   echo "install-plugin.sh: $*" >&2
@@ -35,6 +36,7 @@ while [ $# -gt 0 ]; do
   esac
   case $option in
     --sockets) sockets=$value ;;
+    --api) api=$value ;;
     --archive) archive=$value ;;
     --owner) owner=$value ;;
     --plugin) plugin=$value ;;
@@ -43,7 +45,7 @@ while [ $# -gt 0 ]; do
     *) fail "unknown option '$option'; see the head of the script" ;;
   esac
 done
-[ -n "$sockets$archive$plugin$remove" ] || fail "nothing to do: give --sockets, --archive, --plugin or --remove"
+[ -n "$sockets$api$archive$plugin$remove" ] || fail "nothing to do: give --sockets, --api, --archive, --plugin or --remove"
 
 is_elf() { [ "$(head -c 4 "$1" | od -An -tx1 | tr -d ' \n')" = 7f454c46 ]; }
 
@@ -58,9 +60,9 @@ give_to_agent() {
   mkdir -p "$1" || fail "cannot make $1"
   state=$(stat -c '%u:%g %a' "$1")
   [ "$state" != "$owner $2" ] || return 0
-  # The mode first, while it is root's: changing another's needs a privilege more.
+  # The mode first, while it is root's: changing another's needs a privilege more. 00: without set-group-ID, which volumes have.
   if [ "${state#* }" != "$2" ]; then
-    { chown 0:0 "$1" && chmod "$2" "$1"; } || fail "cannot set mode $2 of $1"
+    { chown 0:0 "$1" && chmod "00$2" "$1"; } || fail "cannot set mode $2 of $1"
   fi
   chown "$owner" "$1" || fail "cannot give $1 to $owner (it is ${state% *}): root with CAP_CHOWN is needed"
   echo "install-plugin.sh: $1 belongs to $owner, mode $2 (was: $state)"
@@ -104,6 +106,7 @@ install_plugin() {
 }
 
 [ -z "$sockets" ] || give_to_agent "$sockets" 755
+[ -z "$api" ] || give_to_agent "$api" 755
 [ -z "$archive" ] || give_to_agent "$archive" 750
 [ -z "$plugin" ] || install_plugin
 if [ -n "$remove" ]; then

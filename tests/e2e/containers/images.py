@@ -11,6 +11,7 @@ with. The base is the Debian of scripts/fetch-debian.sh. Needs root, buildah, an
 """
 import argparse
 import contextlib
+import copy
 import json
 import os
 import pathlib
@@ -83,7 +84,6 @@ class Images(unittest.TestCase):
             run("cmake", "--install", BUILD.folder, "--component", component, "--prefix", "/usr", "--strip",
                 env=dict(os.environ, DESTDIR=str(context / "out")))
             shutil.copytree(FILES, context / "deploy/containers")
-        (context / ".dockerignore").unlink(missing_ok=True)
         (context / file).write_text(with_given_stages((FILES / file).read_text()))
         name = f"localhost/{component}"
         cls.buildah("build", "--isolation", "chroot", "--pull-never", "--build-arg", "BASE_IMAGE=localhost/debian", "--build-arg", "REVISION=abc123",
@@ -107,6 +107,20 @@ class Images(unittest.TestCase):
                   "exec chroot \"$@\"")
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *options, root]
 
+    def pod(self, sockets, plugin) -> Build:
+        """Jobs with both directories mounted read-only, as in a training pod."""
+        build = copy.copy(BUILD)
+        build.run_job = self.folder / "run-job-in-pod"
+        build.run_job.write_text(
+            "#!/bin/sh\nexec unshare --mount --propagation private sh -ec '\n"
+            "mount -t tmpfs -o mode=755 run /run\nmkdir /run/ncclscope /run/plugin\n"
+            f"mount --bind {sockets} /run/ncclscope\nmount --bind {plugin} /run/plugin\n"
+            "mount -o remount,bind,ro /run/ncclscope\nmount -o remount,bind,ro /run/plugin\n"
+            "! touch /run/ncclscope/x 2>/dev/null\n"
+            f"exec {BUILD.run_job} \"$@\"' sh \"$@\"\n")
+        build.run_job.chmod(0o755)
+        return build
+
     def configuration(self, image):
         return json.loads(self.buildah("inspect", "--type", "image", image).stdout)["OCIv1"]["config"]
 
@@ -124,12 +138,14 @@ class Images(unittest.TestCase):
         sockets, plugin, api = (self.folder / "node" / name for name in ("sockets", "plugin", "api"))
         for folder in (sockets, plugin, api):
             folder.mkdir(parents=True)
-        os.chown(api, UID, UID)
+        os.chown(api, 0, UID)
+        api.chmod(0o2777)  # as Kubernetes makes an emptyDir
 
         # The init container: uid 0, a read-only root, all capabilities dropped but CHOWN.
-        done = run(*self.inside(self.root_of(self.installer), {sockets: "host/sockets", plugin: "host/plugin"}), "setpriv",
+        done = run(*self.inside(self.root_of(self.installer), {sockets: "host/sockets", api: "host/api", plugin: "host/plugin"}),
+                   "setpriv",
                    "--inh-caps=-all,+chown", "--bounding-set=-all,+chown", "--no-new-privs", "/usr/bin/ncclscope-install-plugin",
-                   "--sockets=/host/sockets", f"--owner={UID}:{UID}", "--plugin=/host/plugin")
+                   "--sockets=/host/sockets", "--api=/host/api", f"--owner={UID}:{UID}", "--plugin=/host/plugin")
         self.assertIn("installed /host/plugin/libnccl-profiler-ncclscope.so", done.stdout)
         self.assertEqual((UID, 0), (sockets.stat().st_uid, plugin.stat().st_uid))
 
@@ -156,8 +172,8 @@ class Images(unittest.TestCase):
             self.assertRegex(status, rf"Uid:\t{UID}\t{UID}\t{UID}")
             self.assertRegex(status, r"CapEff:\t0+\n")
 
-            job = Job(BUILD, 1, 2, "ddp", 10, plugin=plugin / "libnccl-profiler-ncclscope.so", sockets=[sockets / "agent.sock"],
-                      env="LD_LIBRARY_PATH=")
+            job = Job(self.pod(sockets, plugin), 1, 2, "ddp", 10, plugin="/run/plugin/libnccl-profiler-ncclscope.so",
+                      sockets=["/run/ncclscope/agent.sock"], env="LD_LIBRARY_PATH=")
             truth = job.wait()
             self.assertGreater(truth["operations"], 0)
 

@@ -208,6 +208,17 @@ class Installer(unittest.TestCase):
         self.assertEqual((20001, 20002, 0o755), (about.st_uid, about.st_gid, stat.S_IMODE(about.st_mode)))
 
     @needs_root
+    def test_a_volume_of_everybody_becomes_the_agents(self):
+        """As Kubernetes makes an emptyDir: mode 2777, and the group of fsGroup."""
+        api = self.folder / "api"
+        api.mkdir()
+        os.chown(api, 0, 19464)
+        api.chmod(0o2777)
+        self.assert_done(install("--api", api, "--owner", "19464:19464"))
+        about = api.stat()
+        self.assertEqual((19464, 19464, 0o755), (about.st_uid, about.st_gid, stat.S_IMODE(about.st_mode)))
+
+    @needs_root
     def test_the_archive_directory_is_for_the_agent_and_its_group(self):
         self.assert_done(install("--archive", self.folder / "kept", "--owner", "19464:19464"))
         about = (self.folder / "kept").stat()
@@ -225,12 +236,17 @@ class Installer(unittest.TestCase):
             self.skipTest("no setpriv")
         only = ("setpriv", "--inh-caps=-all,+chown", "--bounding-set=-all,+chown", "--no-new-privs")
         sockets = self.folder / "sockets"
-        arguments = ("--sockets", sockets, "--owner", "19464:19464", "--archive", self.folder / "kept", "--plugin", self.plugin)
+        arguments = ("--sockets", sockets, "--owner", "19464:19464", "--archive", self.folder / "kept", "--plugin", self.plugin,
+                     "--api", self.folder / "api")
+        (self.folder / "api").mkdir()
+        os.chown(self.folder / "api", 0, 19464)
+        (self.folder / "api").chmod(0o2777)
         for source in (PLUGIN, self.other):
             self.assert_done(install(*arguments, "--from", source, before=only))
         sockets.chmod(0o700)  # wrong mode, and not root's any more
         self.assert_done(install(*arguments, "--from", PLUGIN, before=only))
-        self.assertEqual((19464, 0o755), (sockets.stat().st_uid, stat.S_IMODE(sockets.stat().st_mode)))
+        for folder in (sockets, self.folder / "api"):
+            self.assertEqual((19464, 0o755), (folder.stat().st_uid, stat.S_IMODE(folder.stat().st_mode)))
         without = ("setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs")
         self.assert_refused(install("--sockets", self.folder / "more", "--owner", "19464:19464", before=without), "CAP_CHOWN")
 
