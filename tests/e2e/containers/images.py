@@ -200,6 +200,20 @@ class Files(unittest.TestCase):
             self.assertRegex(text, r"(?m)^ARG BASE_IMAGE=debian:12\.\d+-slim$")
             self.assertEqual(["FROM ${BASE_IMAGE}"] * 2, re.findall(r"(?m)^FROM \S+", text))
 
+    def test_the_agents_image_installs_the_libraries_that_its_programs_name(self):
+        """By the packages of this machine, where the programs were built."""
+        text = (FILES / "agent.Containerfile").read_text()
+        installed = set(re.search(r"--no-install-recommends(.*?)&&", text, flags=re.S).group(1).replace("\\", " ").split())
+        in_every_debian = {"libc6", "libgcc-s1", "libstdc++6"}
+        for program in (BUILD.agent, BUILD.command_line):
+            for name in re.findall(r"NEEDED +(\S+)", run("objdump", "-p", program).stdout):
+                path = re.search(rf"{re.escape(name)} => (\S+)", run("ldd", program).stdout)
+                if path is None:
+                    continue  # the loader itself
+                real = os.path.realpath(path.group(1))
+                owner = run("dpkg", "-S", f"*{real.removeprefix('/usr')}").stdout.split(":")[0]
+                self.assertIn(owner, installed | in_every_debian, f"{program.name} needs {name}: add its package to agent.Containerfile")
+
     def test_no_file_of_the_build_context_is_left_out_that_the_build_needs(self):
         """.dockerignore keeps history, results and tests out; what compiling needs stays."""
         ignored = (ROOT / ".dockerignore").read_text().split()
