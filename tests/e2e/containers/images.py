@@ -116,7 +116,7 @@ class Images(unittest.TestCase):
             "mount -t tmpfs -o mode=755 run /run\nmkdir /run/ncclscope /run/plugin\n"
             f"mount --bind {sockets} /run/ncclscope\nmount --bind {plugin} /run/plugin\n"
             "mount -o remount,bind,ro /run/ncclscope\nmount -o remount,bind,ro /run/plugin\n"
-            "! touch /run/ncclscope/x 2>/dev/null\n"
+            "if touch /run/ncclscope/x 2>/dev/null; then echo not read-only >&2; exit 9; fi\n"
             f"exec {BUILD.run_job} \"$@\"' sh \"$@\"\n")
         build.run_job.chmod(0o755)
         return build
