@@ -218,7 +218,7 @@ class Files(unittest.TestCase):
         """.dockerignore keeps history, results and tests out; what compiling needs stays."""
         ignored = (ROOT / ".dockerignore").read_text().split()
         for needed in ("CMakeLists.txt", "CMakePresets.json", "cmake", "proto", "verdict", "plugin", "sim", "archive", "agent", "cli",
-                       "scripts"):
+                       "scripts", "docs", "dashboards", "deploy"):
             self.assertTrue((ROOT / needed).exists(), needed)
             self.assertNotIn(needed, ignored)
 
