@@ -20,7 +20,7 @@ install(CODE "
     FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
   file(RENAME \"\${folder}/.new/\${name}\" \"\${folder}/\${name}\")
   file(REMOVE_RECURSE \"\${folder}/.new\")
-  # On the loader's path, so that NCCL_PROFILER_PLUGIN=ncclscope is enough.
+  # On the loader's path, so that its name is enough for NCCL_PROFILER_PLUGIN.
   set(loader \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}\")
   file(MAKE_DIRECTORY \"\${loader}\")
   file(RELATIVE_PATH target \"\${loader}\" \"\${folder}/\${name}\")
