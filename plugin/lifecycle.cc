@@ -144,9 +144,9 @@ void describe(Process& p, Communicator& c, Lane& lane, const InitArguments& a) n
   c.wire_id.store(p.next_wire_id, kRelaxed);
   p.next_wire_id = static_cast<std::uint16_t>(
       p.next_wire_id >= wire::kNoCommunicator - 1 ? 1 : p.next_wire_id + 1);
-  for (auto* counter :
-       {&c.next_collective, &c.next_p2p, &c.recorded, &c.dropped, &c.started_collectives,
-        &c.started_p2p, &c.broadcast_group, &c.plan_time_ns, &c.finalize_index}) {
+  for (auto* counter : {&c.next_collective, &c.next_p2p, &c.recorded, &c.dropped,
+                        &c.started_collectives, &c.started_p2p, &c.ended_collectives, &c.ended_p2p,
+                        &c.broadcast_group, &c.plan_time_ns, &c.finalize_index}) {
     counter->store(0, kRelaxed);
   }
   for (auto* counter : {&c.plan, &c.completed_order, &c.neighbour_version}) {

@@ -214,6 +214,11 @@ void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t s
   const bool pushed = lane.ring.push(record) != 0;
   if (c != nullptr) {
     if (whole && is_launched(slot)) store_max(c->completed_order, slot.order.load(kRelaxed));
+    if (whole && completion != Completion::kEnqueueOnly) {
+      store_max(model::is_point_to_point(slot.function.load(kRelaxed)) ? c->ended_p2p
+                                                                       : c->ended_collectives,
+                index + 1);
+    }
     if (pushed) {
       c->recorded.fetch_add(1, kRelaxed);
     } else {

@@ -500,6 +500,10 @@ bool Session::send_states(Process& p, Lane& lane, const DetailControl& detail, b
       if (oldest.on_network) g.flags |= wire::kProgressOldestOnNetwork;
       if (use_p2p) g.flags |= wire::kProgressOldestIsP2p;
     }
+    // After the oldest open one was looked for: what had ended then counts as ended here.
+    if (load(c->ended_collectives) < g.collectives_completed)
+      g.flags |= wire::kProgressCollectiveEndsUnknown;
+    if (load(c->ended_p2p) < g.p2p_completed) g.flags |= wire::kProgressP2pEndsUnknown;
     if (c->untrusted_from.load(kRelaxed) != kNever) g.flags |= wire::kProgressTimesUntrusted;
     if (status == CommunicatorStatus::kFinalized) g.flags |= wire::kProgressFinalized;
     wire::Progress previous = c->last_progress;

@@ -197,6 +197,10 @@ struct Communicator {
   std::atomic<std::uint64_t> dropped{0};
   std::atomic<std::uint64_t> started_collectives{0};  // highest index started + 1
   std::atomic<std::uint64_t> started_p2p{0};
+  // Likewise of those whose end was seen: operations that NCCL reports no kernels of are closed
+  // when they are launched, and it is not known when they end.
+  std::atomic<std::uint64_t> ended_collectives{0};
+  std::atomic<std::uint64_t> ended_p2p{0};
   std::atomic<std::uint32_t> completed_order{0};  // highest order completed
 
   // Trust in GPU times (see recorder.cc).

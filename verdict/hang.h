@@ -31,6 +31,7 @@ enum class HangClass : std::uint8_t {
   kGpuNeverStarted,   // called, and its GPU never started
   kNetworkStuck,      // all called and started; nobody is accused
   kOutsideNccl,       // nobody is in NCCL at all
+  kUnknown,           // stands still, and what it would be known by was not recorded
 };
 /// As in the label `class` of NcclscopeHang.
 [[nodiscard]] std::string_view name(HangClass hang_class);
@@ -44,6 +45,7 @@ struct Hang {
   double threshold_seconds = 0;        // from here on it is a hang; below it is told as information
   std::uint32_t unreported = 0;        // ranks of which nothing is known
   bool point_to_point = false;         // what it stands still in are Send and Recv
+  bool unobserved = false;             // of the accused's last operations nobody sees the end
   bool sure = true;                    // false: what is not known could change who is accused
 
   [[nodiscard]] bool is_hang() const { return seconds >= threshold_seconds; }

@@ -131,6 +131,12 @@ struct Progress {
   double sample_age_seconds = 0;  // since the process last said so
   std::uint64_t signature = 0;    // of the oldest unfinished collective, 0 = none
   double idle_seconds = 0;        // since it last called anything
+  /// The last of the collectives (Sends, Receives) that count as completed may be running: where
+  /// GPU times are not asked for, nobody sees them end.
+  bool collective_ends_unknown = false, p2p_ends_unknown = false;
+  bool last_waits_for_all = false;    // its last collective ends nowhere before all have called it
+  std::uint64_t calls_signature = 0;  // of its last calls; comparable where `enqueued` is equal,
+                                      // 0 = unknown
 };
 
 struct Standing {

@@ -436,8 +436,11 @@ std::vector<Finding> Judge::findings(const Standing& standing) const {
   bool hangs = false;
   for (const Hang& hang : find_hangs(job_, standing, options_.hang)) {
     const bool rule = hang.is_hang();
-    // Below the threshold only waiting for somebody outside NCCL is worth a word.
-    if (!rule && hang.hang_class != HangClass::kRankNeverCalled) continue;
+    // Below the threshold only waiting for somebody outside NCCL is worth a word, and that nobody
+    // knows.
+    if (!rule && hang.hang_class != HangClass::kRankNeverCalled &&
+        hang.hang_class != HangClass::kUnknown)
+      continue;
     Finding finding;
     finding.kind = rule ? Kind::kHang : Kind::kWaiting;
     finding.hang_class = hang.hang_class;
@@ -451,6 +454,7 @@ std::vector<Finding> Judge::findings(const Standing& standing) const {
     finding.threshold_seconds = hang.threshold_seconds;
     finding.unreported = hang.unreported;
     finding.point_to_point = hang.point_to_point;
+    finding.unobserved = hang.unobserved;
     finding.confidence = hang.sure ? Confidence::kHigh : Confidence::kLow;
     hangs |= rule;
     out.push_back(std::move(finding));

@@ -72,6 +72,7 @@ struct Finding {
   double observed_seconds = 0;   // seen in windows running, of so long together
   std::uint32_t unreported = 0;  // hang: ranks of which nothing is known
   bool point_to_point = false;   // hang: what they wait in are Send and Recv
+  bool unobserved = false;       // hang: of the accused's last operations nobody sees the end
   bool hidden = false;           // late: steps are no slower than before
 };
 

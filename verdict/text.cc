@@ -62,6 +62,8 @@ std::string capitalised(std::string text) {
 
 std::string hang_headline(const Job& job, const Finding& f) {
   if (f.hang_class == HangClass::kOutsideNccl) return "nobody is in NCCL";
+  if (f.communicator == kNone)
+    return "nobody calls NCCL, and whether the last operations end is not seen";
   const std::string of = " of communicator " + communicator_name(job, f.communicator);
   switch (f.hang_class) {
     case HangClass::kProcessGone:
@@ -82,6 +84,9 @@ std::string hang_headline(const Job& job, const Finding& f) {
       return "the GPU of " + ranks_text(job, f) + of + " never started";
     case HangClass::kNetworkStuck:
       return "the network of communicator " + communicator_name(job, f.communicator) + " is stuck";
+    case HangClass::kUnknown:
+      return "communicator " + communicator_name(job, f.communicator) +
+             " stands still, and what its last operations wait for is not seen";
     case HangClass::kOutsideNccl:
       break;
   }
@@ -112,6 +117,11 @@ std::string hang_cause(const Job& job, const Finding& f) {
       if (f.point_to_point)
         return "The others wait in Send or Recv; " + who + (one ? " has" : " have") +
                " nothing in flight anywhere: outside NCCL.";
+      if (f.unobserved)
+        return "The others have called an operation that " + who + (one ? " has" : " have") +
+               " not. Whether " + (one ? "it is" : "they are") +
+               " outside NCCL or in an operation that does not end cannot be told: GPU times of "
+               "the last ones were not asked for.";
       return "Outside NCCL: " + who + ". The others have called an operation that " +
              (one ? "this one has" : "these have") + " not.";
     case HangClass::kGpuNeverStarted:
@@ -124,6 +134,13 @@ std::string hang_cause(const Job& job, const Finding& f) {
       return "All processes run, nothing is in flight in any communicator, and nobody calls: a "
              "long "
              "checkpoint or evaluation, a deadlock in the program, or a job that waits for input.";
+    case HangClass::kUnknown:
+      if (f.communicator == kNone)
+        return "All processes run, all ranks have called the same, and nobody calls. GPU times of "
+               "the last operations were not asked for, so it cannot be told whether they ended "
+               "(then everybody is outside NCCL) or a GPU or the network is stuck in one.";
+      return "All ranks have called, and GPU times of their last operations were not asked for: a "
+             "GPU or the network is stuck in one, but which cannot be told.";
   }
   return "";
 }
@@ -218,8 +235,9 @@ std::string headline(const Job& job, const Finding& f) {
     case Kind::kHang:
       return "hang (" + std::string(name(f.hang_class)) + "): " + hang_headline(job, f);
     case Kind::kWaiting:
+      if (f.hang_class == HangClass::kUnknown) return "unknown: " + hang_headline(job, f);
       return "waiting for " + ranks_text(job, f) + " of communicator " +
-             communicator_name(job, f.communicator) + " (outside NCCL)";
+             communicator_name(job, f.communicator) + (f.unobserved ? "" : " (outside NCCL)");
     case Kind::kLateGpu:
       return describe_gpu(job, f.gpus.front()) + " is late";
     case Kind::kLateNode:

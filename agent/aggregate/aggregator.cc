@@ -788,7 +788,14 @@ bool Aggregator::progress(SessionState& session, const wire::Progress& progress)
     return std::tuple(p.collectives_enqueued, p.collectives_started, p.collectives_completed,
                       p.p2p_enqueued, p.p2p_started, p.p2p_completed);
   };
-  if (!rank->has_progress || counts(progress) != counts(rank->progress)) rank->moved_ns = now_ns_;
+  const bool first = !rank->has_progress;
+  const wire::Progress& before = rank->progress;
+  if (first || counts(progress) != counts(before)) rank->moved_ns = now_ns_;
+  const bool collective = first || progress.collectives_enqueued != before.collectives_enqueued;
+  const bool p2p = first || progress.p2p_enqueued != before.p2p_enqueued;
+  if (collective) rank->collective_called_ns = now_ns_;
+  if (p2p) rank->p2p_called_ns = now_ns_;
+  if (collective || p2p) session.process->called_ns = now_ns_;
   rank->has_progress = true;
   rank->progress = progress;
   return true;
@@ -854,7 +861,8 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   const std::uint32_t nranks = communicator.nranks != 0 ? communicator.nranks : slot.nranks;
   const auto function =
       known_or_unknown<model::Function>(operation.function, model::kFunctionCount);
-  (model::is_point_to_point(function) ? rank->p2p : rank->collectives).add(operation.index);
+  const bool point_to_point = model::is_point_to_point(function);
+  (point_to_point ? rank->p2p : rank->collectives).add(operation.index);
   const auto datatype =
       known_or_unknown<model::DataType>(operation.datatype, model::kDataTypeCount);
   const auto algorithm = known_or_unknown<model::Algorithm>(operation.algorithm_protocol & 0xFu,
@@ -865,6 +873,8 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   const bool absurd =
       static_cast<double>(count) * model::element_bytes(datatype) * std::max(nranks, 1u) >
       kMaxMessageBytes;
+  if (!point_to_point)
+    rank->calls.add(operation.index, function, datatype, count, operation.root_or_peer);
   const std::uint64_t bytes = absurd ? 0 : model::message_bytes(function, count, datatype, nranks);
   const std::uint8_t size_class = size_class_of(bytes);
   if (operation.untimed_reason != static_cast<std::uint8_t>(wire::UntimedReason::kUnfinished)) {
@@ -903,7 +913,6 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   session.process->steps.add(step);
 
   const std::uint16_t plan = wire::plan_of(operation);
-  const bool point_to_point = model::is_point_to_point(function);
   if (point_to_point && plan != 0 && !communicator.folded && nranks > 1) {
     hold_transfer(
         *session.process, *rank, plan,
@@ -983,6 +992,7 @@ void Aggregator::count(CommRank& rank, const TimedItem& item, std::uint64_t byte
   OperationSumsRow& row = communicator.counters->find(item.function, item.size_class,
                                                       item.algorithm, item.protocol, job.growth);
   ++row.operations_by_timing[timing];
+  communicator.untimed.add(timing == static_cast<std::size_t>(wire::TimingSource::kNone));
   row.bytes_by_timing[timing] += bytes;
   if (reason != 0) ++job.unobserved[std::min(reason, wire::kUntimedReasonCount - 1)];
 }

@@ -117,6 +117,20 @@ std::vector<NetworkRow> network_rows(const JobSnapshot& job) {
   return out;
 }
 
+std::string_view stalled_state(const RankSnapshot& rank) {
+  if (rank.state == RankState::kVanished) return "vanished";
+  if (rank.collectives_started > rank.collectives_completed) return "started";
+  if (rank.collectives_enqueued > rank.collectives_completed)
+    return rank.collective_ends_unknown ? "queued" : "called";
+  if (rank.inflight_seconds > 0) {
+    const bool begun = rank.p2p_started > rank.p2p_completed;
+    return rank.p2p_enqueued > rank.p2p_completed && !begun ? "point_to_point_called"
+                                                            : "point_to_point";
+  }
+  if (rank.collective_ends_unknown && rank.last_waits_for_all) return "unobserved";
+  return rank.collective_ends_unknown || rank.p2p_ends_unknown ? "unobserved_other" : "idle";
+}
+
 std::vector<const RankSnapshot*> gpu_rows(const JobSnapshot& job) {
   const auto key = [](const RankSnapshot* r) {
     return std::tie(r->gpu, r->global_rank, r->gpu_uuid, r->pci_bus_id);
@@ -173,6 +187,7 @@ void count_series(const CommunicatorSnapshot& communicator, SeriesCount& count) 
   count.rank_sums += kPerRankSums * communicator.rank_sums.size();
   if (communicator.comm != kOtherCommunicator) count.communicators += 2;  // info, local ranks
   if (coverage(communicator)) ++count.communicators;
+  if (communicator.untimed_share) ++count.communicators;
 }
 
 SeriesCount count_series(const JobSnapshot& job) {

@@ -111,6 +111,13 @@ template <typename Session>
 /// Network rows as shown: rows with equal labels are added up.
 [[nodiscard]] std::vector<NetworkRow> network_rows(const JobSnapshot& job);
 
+/// What a rank is in, as far as it is known: vanished; started, called (a collective that the GPU
+/// has not started); queued (the same, and those before it may be running, unseen); point_to_point,
+/// point_to_point_called (one that the GPU has not started);
+/// unobserved (nothing is known to be unfinished, but its last collective may be: no rank can leave
+/// it before all have called it); unobserved_other (likewise, another operation); idle.
+[[nodiscard]] std::string_view stalled_state(const RankSnapshot& rank);
+
 /// GPUs as shown: one rank of each (GPU, rank of the job), by GPU.
 [[nodiscard]] std::vector<const RankSnapshot*> gpu_rows(const JobSnapshot& job);
 
@@ -132,7 +139,7 @@ struct SeriesCount {
   std::uint64_t rank_sums = 0;      // rank_collective_*, rank_p2p_*
   std::uint64_t stalled = 0;        // of ranks that do not get on
   std::uint64_t gpus = 0;           // gpu_info
-  std::uint64_t communicators = 0;  // communicator_info, its local ranks, coverage
+  std::uint64_t communicators = 0;  // communicator_info, its local ranks, coverage, untimed share
   std::uint64_t network = 0;
   std::uint64_t plugin = 0;
   std::uint64_t not_stalled = 0;  // not shown: those that would be, did nobody get on

@@ -105,7 +105,13 @@ struct RankSnapshot {
   double sample_age_seconds = 0;
   double still_seconds = 0;  // since when no call, start or end was seen
   bool stalled = false;      // for long enough to be shown as such
-  double queue_seconds = 0;  // sum of GPU start - enqueue over queue_operations
+  /// The last of the collectives (Sends, Receives) that count as completed may be running: nobody
+  /// sees them end. Only of calls in the last minute in which the process called anything.
+  bool collective_ends_unknown = false, p2p_ends_unknown = false;
+  bool last_waits_for_all = false;    // its last collective ends nowhere before all have called it
+  std::uint64_t calls_signature = 0;  // of its last collectives, to compare ranks that called
+                                      // equally many; 0 = not known
+  double queue_seconds = 0;           // sum of GPU start - enqueue over queue_operations
   std::uint64_t queue_operations =
       0;  // those whose queue time is known (GPU and host clocks could be matched)
   std::optional<OperationShort> last;    // completed
@@ -148,6 +154,7 @@ struct CommunicatorSnapshot {
   std::vector<RankSnapshot> ranks;       // local ranks, by (rank, pid)
   std::vector<OperationSumsRow> sums;    // collectives and p2p
   std::vector<RankSumsRow> rank_sums;    // of "other": of all that was folded, rank and gpu unknown
+  std::optional<double> untimed_share;   // of the last operations, those without GPU time
   std::uint64_t folded_missing = 0;  // of "other": missing operations of the ranks that were folded
   double folded_queue_seconds = 0;   // of "other": queue time of the ranks that were folded
   std::uint64_t folded_queue_operations = 0;  // those it is the sum of

@@ -15,6 +15,10 @@ namespace {
 /// What has been in flight for so long is looked up by name.
 constexpr double kNameSeconds = 1;
 
+/// What was called so long before the process's last call is taken to have ended: a process does
+/// not go on calling for a minute while something hangs.
+constexpr std::uint64_t kRecentNs = 60'000'000'000;
+
 /// now - then in seconds, where `then` may be on a clock that differs by `offset_ns`; not below 0.
 double age_seconds(std::uint64_t now, std::uint64_t then, std::int64_t offset_ns) {
   // Both come from peers: bounded, so that their difference cannot overflow.
@@ -64,6 +68,22 @@ std::optional<OperationShort> known_operation(const Communicator& communicator,
   return {};
 }
 
+/// What is not known of the operations that a rank called.
+void fill_unobserved(const CommRank& from, RankSnapshot& to) {
+  const wire::Progress& p = from.progress;
+  if (from.state != RankState::kRunning || from.process == nullptr) return;
+  const auto recent = [&](std::uint64_t called_ns) {
+    return from.process->called_ns - called_ns <= kRecentNs;
+  };
+  to.collective_ends_unknown =
+      (p.flags & wire::kProgressCollectiveEndsUnknown) != 0 && recent(from.collective_called_ns);
+  to.p2p_ends_unknown =
+      (p.flags & wire::kProgressP2pEndsUnknown) != 0 && recent(from.p2p_called_ns);
+  if (!to.collective_ends_unknown) return;
+  to.last_waits_for_all = from.calls.waits_for_all(p.collectives_enqueued);
+  to.calls_signature = from.calls.signature(p.collectives_enqueued);
+}
+
 /// What the ranks counted that have no series of their own.
 void fill_folded(const Communicator& other, CommunicatorSnapshot& out) {
   const FoldedRanks& ranks = *other.folded;
@@ -93,6 +113,7 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
   const NamedDimension named = dimension_of_name(communicator.name);
   out.dimension = named.decided ? named.dimension : communicator.inferred_dimension;
   if (communicator.own_counters != nullptr) out.sums = communicator.own_counters->rows();
+  if (communicator.comm != kOtherCommunicator) out.untimed_share = communicator.untimed.share();
   out.ranks.reserve(communicator.ranks.size());
   for (const auto& from : communicator.ranks) {
     const wire::Progress& p = from->progress;
@@ -137,6 +158,7 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
         to.inflight_seconds = age_seconds(now, p.oldest_time_ns, offset);
       }
       to.still_seconds = age_seconds(now, from->moved_ns, 0);
+      fill_unobserved(*from, to);
       if (to.inflight_seconds >= kNameSeconds)
         to.oldest = known_operation(communicator, p.oldest_signature, p.oldest_index);
     }

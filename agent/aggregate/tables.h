@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/aggregate/call_tail.h"
 #include "agent/aggregate/dimension.h"
 #include "agent/aggregate/fused_batch.h"
 #include "agent/aggregate/gpu_clock.h"
@@ -104,6 +105,23 @@ class RecentOperations {
   std::uint8_t used_ = 0, next_ = 0;
 };
 
+/// Share of about the last thousand operations that had no GPU time.
+class UntimedShare {
+ public:
+  void add(bool untimed) {
+    if (operations_ < kOperations) ++operations_;
+    share_ += ((untimed ? 1.0 : 0.0) - share_) / operations_;
+  }
+  /// None before the first one.
+  [[nodiscard]] std::optional<double> share() const {
+    return operations_ > 0 ? std::optional(share_) : std::nullopt;
+  }
+
+ private:
+  static constexpr double kOperations = 1024;
+  double operations_ = 0, share_ = 0;
+};
+
 /// One local rank of one communicator.
 struct CommRank {
   static constexpr OperationTail::SourceId kNoSource = ~OperationTail::SourceId{0};
@@ -124,7 +142,9 @@ struct CommRank {
   bool has_progress = false;
   wire::Progress progress{};
   std::uint64_t moved_ns = 0;  // when this agent last saw it call, start or complete something
+  std::uint64_t collective_called_ns = 0, p2p_called_ns = 0;  // likewise, call one of those
   RecentOperations recent;
+  CallTail calls;
   double queue_seconds = 0;
   std::uint64_t queue_operations = 0;
   IndexWindow collectives, p2p;      // which of its operations have come
@@ -164,6 +184,7 @@ struct Communicator {
   std::uint32_t nranks = 0, nnodes = 0;
   std::string_view inferred_dimension;  // once it could be told without a name
   std::vector<std::unique_ptr<CommRank>> ranks;
+  UntimedShare untimed;
   /// Where its operations are counted: its own table, or that of "other" once they are folded.
   OperationSums* counters = nullptr;
   std::unique_ptr<OperationSums> own_counters;
@@ -199,7 +220,8 @@ class SinkProcess {
   std::vector<Gpu> gpus;
   StepPeriod steps;
   std::uint64_t communicators_made = 0;
-  bool mismatched = false;  // has been counted as an identity mismatch
+  std::uint64_t called_ns = 0;  // when this agent last saw it call anything
+  bool mismatched = false;      // has been counted as an identity mismatch
   bool books_seen = false;
   wire::Books books{};
   std::uint64_t books_at_ns = 0;

@@ -77,6 +77,7 @@ void to_message(const CommunicatorSnapshot& c, v1::JobSnapshot& job) {
   out->set_nnodes(c.nnodes);
   out->set_dimension(text(c.dimension));
   if (const std::optional<double> ratio = coverage(c)) out->set_coverage(*ratio);
+  if (c.untimed_share) out->set_untimed_share(*c.untimed_share);
   for (const RankSnapshot& r : c.ranks) {
     v1::Rank* rank = out->add_ranks();
     rank->set_rank(r.rank);
@@ -243,6 +244,10 @@ void to_message(const RankSnapshot& rank, v1::RankProgress& out) {
   out.set_idle_seconds(rank.still_seconds);
   out.set_queue_seconds(rank.queue_seconds);
   out.set_queue_operations(rank.queue_operations);
+  out.set_collective_ends_unknown(rank.collective_ends_unknown);
+  out.set_p2p_ends_unknown(rank.p2p_ends_unknown);
+  out.set_last_waits_for_all(rank.last_waits_for_all);
+  out.set_calls_signature(rank.calls_signature);
   if (rank.last) to_message(*rank.last, *out.mutable_last());
   if (rank.oldest) to_message(*rank.oldest, *out.mutable_oldest());
 }

@@ -163,7 +163,11 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "for stalled_seconds: nothing called, started or completed. state: idle (nothing unfinished: "
      "0), called (a collective that the GPU has not started), started, point_to_point (a Send or "
      "Recv, no collective), point_to_point_called (one that the GPU has not started), vanished (0, "
-     "at once). signature as above, in hex, for called and started. Absent while all is well.",
+     "at once). signature as above, in hex, for called and started. Where GPU times are not asked "
+     "for, ends are not seen: queued is called, behind collectives that may be running; unobserved "
+     "(time since its last call) has nothing known to be unfinished, but its last collective may "
+     "be, and no rank leaves that before all have called it; unobserved_other likewise, of another "
+     "operation; their signature is that of the last 16 collectives. Absent while all is well.",
      "0.1"},
     {M::kStalledRankOperations, G::kProgress, "ncclscope_stalled_rank_operations", kGauge, "",
      job_labels("comm", "rank"),
@@ -220,6 +224,12 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      job_labels("comm"),
      "Share of the operations of a communicator that are not missing, local ranks only. Below 1 "
      "telemetry is partly blind.",
+     "0.1"},
+    {M::kUntimedRatio, G::kTelemetry, "ncclscope_communicator_untimed_ratio", kGauge, "ratio",
+     job_labels("comm"),
+     "Share of about the last thousand operations of a communicator, local ranks only, that have "
+     "no GPU time. Of most of these nobody sees whether they end: a hang in them can be told by "
+     "who did not call, but not whether a GPU or the network is stuck.",
      "0.1"},
     {M::kJobSeries, G::kTelemetry, "ncclscope_job_series", kGauge, "", job_labels(),
      "Series of the job in this exposition, this one included.", "0.1"},

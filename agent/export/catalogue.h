@@ -76,6 +76,7 @@ enum class Metric : std::uint8_t {
   kOperationsUnobserved,
   kOperationsMissing,
   kTelemetryCoverage,
+  kUntimedRatio,
   kJobSeries,
   kJobFoldStep,
   kPluginInfo,

@@ -115,17 +115,6 @@ class Hex {
   std::size_t size_ = 0;
 };
 
-/// In what a rank does not get on.
-std::string_view stalled_state(const RankSnapshot& rank) {
-  if (rank.state == RankState::kVanished) return "vanished";
-  if (rank.collectives_started > rank.collectives_completed) return "started";
-  if (rank.collectives_enqueued > rank.collectives_completed) return "called";
-  if (rank.inflight_seconds <= 0) return "idle";
-  const bool begun = rank.p2p_started > rank.p2p_completed;
-  return rank.p2p_enqueued > rank.p2p_completed && !begun ? "point_to_point_called"
-                                                          : "point_to_point";
-}
-
 /// A rank with its label values, rendered once per visit.
 struct RankText {
   const CommunicatorSnapshot* communicator;
@@ -432,11 +421,15 @@ class Visit {
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
       if (!r.own.by_rank || !r.rank->stalled) return;
       const std::string_view state = stalled_state(*r.rank);
-      const bool collective = state == "called" || state == "started";
+      const bool collective = state == "called" || state == "started" || state == "queued";
+      const bool unobserved = state.starts_with("unobserved");
+      const std::uint64_t signature = collective   ? r.rank->oldest_signature
+                                      : unobserved ? r.rank->calls_signature
+                                                   : 0;
       emit({cluster, job_id, comm, r.rank_label.view(), r.rank->global_rank, snapshot_.node,
             r.gpu_label.view(), state,
-            collective ? Hex(r.rank->oldest_signature).view() : std::string_view{}},
-           r.rank->inflight_seconds);
+            signature != 0 || collective ? Hex(signature).view() : std::string_view{}},
+           unobserved ? r.rank->still_seconds : r.rank->inflight_seconds);
     });
     family(Metric::kStalledRankOperations);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
@@ -531,6 +524,11 @@ class Visit {
     each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
       if (const std::optional<double> ratio = coverage(*c.communicator))
         emit({cluster, job_id, c.communicator->comm}, *ratio);
+    });
+    family(Metric::kUntimedRatio);
+    each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
+      if (c.communicator->untimed_share)
+        emit({cluster, job_id, c.communicator->comm}, *c.communicator->untimed_share);
     });
     family(Metric::kJobSeries);
     each_job([&](auto cluster, auto job_id, const JobText& text) {

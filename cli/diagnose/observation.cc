@@ -180,6 +180,10 @@ class Builder {
     p.sample_age_seconds = progress->sample_age_seconds();
     p.signature = progress->oldest_is_p2p() ? 0 : progress->oldest_signature();
     p.idle_seconds = progress->idle_seconds();
+    p.collective_ends_unknown = progress->collective_ends_unknown();
+    p.p2p_ends_unknown = progress->p2p_ends_unknown();
+    p.last_waits_for_all = progress->last_waits_for_all();
+    p.calls_signature = progress->calls_signature();
   }
 
   Observation& out_;

@@ -76,7 +76,8 @@ std::string state_text(const verdict::Progress& p, double silent_seconds) {
   }
   if (p.sample_age_seconds >= silent_seconds)
     return "silent for " + describe_seconds(p.sample_age_seconds);
-  return p.inflight_seconds >= kShownSeconds ? "waits" : "outside NCCL";
+  if (p.inflight_seconds >= kShownSeconds) return "waits";
+  return p.collective_ends_unknown || p.p2p_ends_unknown ? "not seen" : "outside NCCL";
 }
 
 std::string gpu_number(const verdict::Gpu& gpu) {
@@ -369,6 +370,7 @@ Json member_json(const Report& report, std::uint32_t m) {
   out["p2p_called"] = p.p2p_enqueued;
   out["p2p_started"] = p.p2p_started;
   out["p2p_completed"] = p.p2p_completed;
+  out["ends_unknown"] = p.collective_ends_unknown || p.p2p_ends_unknown;
   out["inflight_seconds"] = p.inflight_seconds;
   out["idle_seconds"] = p.idle_seconds;
   out["silent_seconds"] = p.sample_age_seconds;
@@ -424,7 +426,11 @@ Outcome outcome_of(const Report& report) {
   if (std::any_of(report.findings.begin(), report.findings.end(),
                   [](const Finding& f) { return is_fault(f.kind); }))
     return Outcome::kFinding;
-  return report.now.missing.empty() ? Outcome::kHealthy : Outcome::kPartial;
+  const bool unknown =
+      std::any_of(report.findings.begin(), report.findings.end(), [](const Finding& f) {
+        return f.kind == Kind::kWaiting && f.hang_class == verdict::HangClass::kUnknown;
+      });
+  return report.now.missing.empty() && !unknown ? Outcome::kHealthy : Outcome::kPartial;
 }
 
 std::string report_text(const Report& report) {

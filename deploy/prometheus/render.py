@@ -79,6 +79,8 @@ TEXTS = {
                    " or gpu:ncclscope_network_seconds_per_byte:outlier@window@"
                    "{cluster=%[1]q,job_id=%[2]q,node=%[3]q,gpu=%[4]q,direction='receive'}\" "
                    "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
+    "is_unobserved": 'printf "ncclscope_stalled_rank_seconds{cluster=%q,job_id=%q,comm=%q,rank=%q,state=~\'unobserved.*\'}" '
+                     "$labels.cluster $labels.job_id $labels.comm $labels.rank | query",
     "late_members": members("cluster", "job_id", "node"),
     "late_members_job": members("cluster", "job_id"),
 }

@@ -193,6 +193,10 @@ inline constexpr std::uint16_t kProgressOldestIsP2p = 1u << 2;
 inline constexpr std::uint16_t kProgressTimesUntrusted =
     1u << 3;  // GPU times of this communicator are no longer trusted
 inline constexpr std::uint16_t kProgressFinalized = 1u << 4;
+/// The last of the collectives (point-to-point operations) that count as completed may be running:
+/// NCCL reports no kernels of them, so they count from their launch.
+inline constexpr std::uint16_t kProgressCollectiveEndsUnknown = 1u << 5;
+inline constexpr std::uint16_t kProgressP2pEndsUnknown = 1u << 6;
 
 /// Why an operation has no record. Order is the order in Books::dropped.
 enum class DropReason : std::uint8_t {

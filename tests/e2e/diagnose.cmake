@@ -5,7 +5,7 @@ if(NCCLSCOPE_SANITIZE OR NOT TARGET ncclscope-agent)
 endif()
 
 # Rates are measured alone; how far everybody is can be told beside other tests.
-foreach(scenario rates hangs unreachable_agent remote dumps)
+foreach(scenario rates hangs unseen_hangs unreachable_agent remote dumps)
   add_test(NAME diagnose_${scenario}
     COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/e2e/diagnose/diagnose.py --build ${CMAKE_BINARY_DIR} ${scenario})
   set_tests_properties(diagnose_${scenario} PROPERTIES LABELS e2e TIMEOUT 120 PROCESSORS 2)

@@ -145,7 +145,7 @@ RUN = 21        # samples that all is well: 0:00 to 5:00
 SAMPLES = 61    # to 15:00
 
 
-def progress(enqueued=0, started=0, completed=0, waits=True):
+def progress(enqueued=0, started=0, completed=0, waits=True, state=""):
     """What a rank shows after 5:00: how far beyond operation 3000 it got, and whether something is in flight."""
     def stage(more):
         return counter((RUN, 150), (1, more), (SAMPLES - RUN - 1, 0))
@@ -155,14 +155,17 @@ def progress(enqueued=0, started=0, completed=0, waits=True):
 
 def still(job, comm, rank, node, gpu, shown_as, signature=None, until=SAMPLES, global_rank=None):
     """The same rank as one that does not get on, from 5:30 on, when it has been so for more than 20 s."""
-    state = "idle" if not shown_as.get("waits", True) else "started" if shown_as.get("started", 0) > shown_as.get(
-        "completed", 0) else "called" if shown_as.get("enqueued", 0) > shown_as.get("completed", 0) else "point_to_point"
+    state = shown_as.get("state") or (
+        "idle" if not shown_as.get("waits", True) else
+        "started" if shown_as.get("started", 0) > shown_as.get("completed", 0) else
+        "called" if shown_as.get("enqueued", 0) > shown_as.get("completed", 0) else "point_to_point")
     samples = until - RUN - 1
     rest = [(SAMPLES - until, None)] if until < SAMPLES else []
-    seconds = (samples, 30, 15) if state != "idle" else (samples, 0)
+    seconds = (samples, 0) if state == "idle" else (samples, 30, 15)
     job.stalled(comm, rank, node, gpu, state, shown((RUN + 1, None), seconds, *rest),
                 shown((RUN + 1, None), (samples, 3000 + shown_as.get("completed", 0)), *rest),
-                f"{signature or 34675851943568:x}" if state in ("called", "started") else "", global_rank)
+                f"{signature or 34675851943568:x}" if state in ("called", "queued", "started") or "unobserved" in state else "",
+                global_rank)
 
 
 WAITING = {"enqueued": 4, "started": 1}
@@ -200,6 +203,9 @@ def who(rank):
 
 
 OUTSIDE = {"waits": False}
+# Nobody sees whether its operations end: they count as completed when they are launched.
+UNSEEN = {"enqueued": 0, "started": 0, "completed": 0, "waits": False, "state": "unobserved"}
+UNSEEN_AHEAD = UNSEEN | {"enqueued": 1, "started": 1, "completed": 1}
 NEVER_CALLED = "has not called the operation the others wait in, and is outside NCCL."
 
 
@@ -274,6 +280,39 @@ def hang_cases():
                                     "Fewer ranks report than the communicator has, and the missing ones never reported.",
                                     "2m 0s")])])
 
+    # Where GPU times are not asked for.
+    text = (f"{who(2)} has not called the operation the others wait in. GPU times of its last operations were not asked for: it "
+            "may be outside NCCL, or in one of them that does not end.")
+    unseen = hang_job([UNSEEN_AHEAD, UNSEEN_AHEAD, UNSEEN, UNSEEN_AHEAD])
+    yield Case(alert, "nobody sees operations end: a rank never called", "15s", unseen.series,
+               [("5m45s", alert, []), ("6m", alert, [hang("rank_never_called", text, "1m 0s", 2)]),
+                ("15m", "NcclscopeJobOutsideNccl", [])])
+    yield Case(alert, "nobody sees operations end: telemetry is blind", "15s",
+               hang_job([UNSEEN_AHEAD, UNSEEN_AHEAD, UNSEEN, UNSEEN_AHEAD], coverage=gauge((SAMPLES, 0.9))).series,
+               [("8m", alert, [])])
+    rooted = UNSEEN_AHEAD | {"state": "unobserved_other"}
+    yield Case(alert, "nobody sees operations end: who called a Broadcast need not wait for those who did not", "15s",
+               hang_job([rooted, UNSEEN, UNSEEN, UNSEEN]).series, [("8m", alert, [])])
+    text = f"{who(3)} calls another operation, size, datatype or root than the others at the same index."
+    yield Case(alert, "nobody sees operations end: an argument differs", "15s",
+               hang_job([UNSEEN_AHEAD] * 4, signatures={3: 99}).series,
+               [("7m", alert, [hang("argument_mismatch", text, "2m 0s", 3)])])
+    yield Case(alert, "nobody sees operations end: all called the same", "15s", hang_job([UNSEEN_AHEAD] * 4).series,
+               [("14m", alert, [])])
+    text = ("All ranks have called, and GPU times of their last operations were not asked for: a GPU or the network is stuck, "
+            "but which cannot be told.")
+    queued = {"enqueued": 4, "state": "queued"}
+    yield Case(alert, "queued behind operations that nobody sees end", "15s", hang_job([queued] * 4).series,
+               [("7m", alert, [hang("unknown", text, "2m 0s")])])
+    yield Case(alert, "one waits, and of the others nobody sees whether they do", "15s",
+               hang_job([WAITING, UNSEEN_AHEAD, UNSEEN_AHEAD, UNSEEN_AHEAD]).series,
+               [("7m", alert, [hang("unknown", text, "2m 0s")])])
+    text = (f"{who(2)} has not called the operation the others wait in. GPU times of its last operations were not asked for: it "
+            "may be outside NCCL, or in one of them that does not end.")
+    yield Case(alert, "a rank never called, and nobody sees its operations end", "15s",
+               hang_job([WAITING, WAITING, UNSEEN, WAITING]).series,
+               [("7m", alert, [hang("rank_never_called", text, "2m 0s", 2)])])
+
     # A victim: communicator bb waits for rank 0 of aa, which itself waits for rank 2. Only rank 2 is accused.
     chain = hang_job([WAITING, WAITING, OUTSIDE, WAITING])
     chain.communicator("bb", 2, ["n0", "n2"], name="tp_group")
@@ -316,6 +355,13 @@ def hang_cases():
     labels = {"cluster": CLUSTER, "job_id": JOB, "severity": "warning", "class": "outside_nccl"}
     yield Case(alert, "nobody calls for ten minutes", "15s", idle.series,
                [("14m45s", alert, []), ("15m", alert, [(labels, told)])])
+    unknown = (labels | {"class": "unknown"},
+               notes(alert, "Job 4711 has not called NCCL for 10m, and may hang",
+                     "Job 4711: all processes run, all ranks have called the same, and nobody has called NCCL since 10m or longer. "
+                     "GPU times of the last operations were not asked for, so it is not known whether these ended (then everybody "
+                     "is outside NCCL) or a GPU or the network is stuck in one."))
+    yield Case(alert, "nobody calls, and nobody sees whether the last operations end", "15s", hang_job([UNSEEN] * 4).series,
+               [("14m45s", alert, []), ("15m", alert, [unknown])])
     yield Case(alert, "ends with the next call", "15s",
                {s: (v + " " + counter((20, 150)).replace("0+", "3000+", 1) if "_total" in s
                     else v + " stale" if "stalled" in s else v + " " + v.rsplit(" ", 1)[-1].split("x")[0] + "x19")

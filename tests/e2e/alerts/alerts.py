@@ -210,6 +210,11 @@ HANGS = [
     Case("network", faults=["stuck:node=1,from=30"], alerts=[hang("network_stuck", comm_name="dp_group", rank=None)]),
     Case("never-started", faults=["slow-gpu:rank=1,factor=10000,from=30"],
          alerts=[hang("gpu_never_started", rank=1, node="node0", gpu=1)]),
+    # Nobody sees operations end: NCCL is not asked for kernel events.
+    Case("unseen-missing", faults=["missing:rank=2,from=30"], environment=("NCCLSCOPE_MASK=0x606",),
+         alerts=[hang("rank_never_called", ("GPU times of its last operations were not asked for",), rank=2, node="node1")]),
+    Case("unseen-mismatch", faults=["mismatch:rank=1,from=30"], environment=("NCCLSCOPE_MASK=0x606",),
+         alerts=[hang("argument_mismatch", rank=1, node="node0", gpu=1)]),
     Case("checkpoint", faults=["pause:rank=0,ms=6000,step=60"],
          alerts=[Alert("NcclscopeWaitingForRank", {"rank": 0, "node": "node0"}, severity="info")]),
     Case("evaluation", faults=[f"pause:rank={r},ms=6000,step=60" for r in range(4)]),

@@ -90,18 +90,18 @@ class Watched:
 
 
 def watch_all(build, agents, cases):
-    """cases: [(job_id, faults, what to do with it)]. All at once; the first failure is raised after all have ended."""
+    """cases: [(job_id, faults, what to do with it, environment if any)]. All at once; failures are raised after all have ended."""
     with contextlib.ExitStack() as stack:
         watched = []
-        for job_id, faults, _ in cases:
+        for job_id, faults, _, *environment in cases:
             job = Job(build, NODES, GPUS, "ddp", 100000, PLUGIN, [a.socket for a in agents], job_id=job_id, compute_ms=50,
                       hang_seconds=120, fault=faults,
                       # On busy cores the plugin's governor would time only slices of operations, each rank its own.
-                      env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5"])
+                      env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5", *environment])
             stack.callback(job.stop)
             watched.append(Watched(build, agents, job_id))
         with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
-            running_cases = [pool.submit(judge, w) for w, (_, _, judge) in zip(watched, cases, strict=True)]
+            running_cases = [pool.submit(judge, w) for w, (_, _, judge, *_) in zip(watched, cases, strict=True)]
         failures = [f"{w.job_id}: {f.exception()}" for w, f in zip(watched, running_cases, strict=True) if f.exception()]
     require(not failures, "\n".join(failures))
 
@@ -284,6 +284,48 @@ def hangs(build, folder):
             ("outside", ["pause:node=0,ms=90000,step=30", "pause:node=1,ms=90000,step=30"], outside)])
 
 
+def unseen_never_called(c):
+    """Calls tell who never called, but not where that rank is."""
+    report, text = c.hang("rank_never_called", [2], confidence="low")
+    require(all(r["ends_unknown"] for r in members(report).values()), f"{members(report)}")
+    require("cannot be told" in text and "not seen" in text, text)
+
+
+def unseen_stuck(c):
+    """The network is stuck, which cannot be told from a job outside NCCL. It is not called healthy."""
+    c.wait_until_running()
+    report = c.watch("what is not known", lambda r: r["findings"])
+    finding = report["findings"][0]
+    require((finding["kind"], finding["class"], finding["fault"]) == ("waiting", "unknown", False), f"{finding}")
+    require(report["outcome"] == "partial", f"{report['outcome']}")
+    report = c.watch("a hang of class unknown", lambda r: r["outcome"] == "finding",
+                     arguments=("--outside", "10s", "--late-share", "1"))
+    finding = report["findings"][0]
+    require((finding["kind"], finding["class"], finding["ranks"]) == ("hang", "unknown", []), f"{finding}")
+    text = c.diagnose("--outside", "10s", status=FINDING)
+    print(text, flush=True)
+    require(text.startswith(f"Job {c.job_id}: hang (unknown): nobody calls NCCL"), text)
+
+
+def slices_never_called(c):
+    """Between two slices of operations with GPU times."""
+    c.hang("rank_never_called", [2], confidence="low")
+    share = [value for agent in c.agents for labels, value in agent.scrape()["ncclscope_communicator_untimed_ratio"]
+             if labels["job_id"] == c.job_id]
+    require(len(share) == NODES and all(0.5 < s < 1 for s in share), f"share of untimed operations: {share}")
+
+
+def unseen_hangs(build, folder):
+    """Nobody sees operations end: NCCL is not asked for kernel events at all, or for one block of 16 operations in 16."""
+    no_kernels = "NCCLSCOPE_MASK=0x606"
+    with node_agents(build, folder, NODES) as agents:
+        watch_all(build, agents, [
+            ("never-called", ["missing:rank=2,from=30"], unseen_never_called, no_kernels),
+            ("mismatch", ["mismatch:rank=1,from=30"], lambda c: c.hang("argument_mismatch", [1]), no_kernels),
+            ("stuck", ["stuck:node=1,from=30"], unseen_stuck, no_kernels),
+            ("slices", ["missing:rank=2,from=30"], slices_never_called, "NCCLSCOPE_DETAIL=low")])
+
+
 def unreachable_agent(build, folder):
     """An agent that does not answer: what it would tell is named as missing, and the verdict is made with doubt."""
     def judge(c):
@@ -385,4 +427,4 @@ def dumps(build, folder):
 
 
 if __name__ == "__main__":
-    sys.exit(run_scenarios(__doc__, (rates, hangs, unreachable_agent, remote, dumps)))
+    sys.exit(run_scenarios(__doc__, (rates, hangs, unseen_hangs, unreachable_agent, remote, dumps)))

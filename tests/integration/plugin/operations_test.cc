@@ -337,6 +337,29 @@ TEST_F(Operations, StayOpenWhileTheGpuWorksAndAreSeenInProgress) {
   EXPECT_EQ(agent().progress().begin()->second.oldest_index, ~std::uint64_t{0});
 }
 
+TEST_F(Operations, AreSaidToHaveNoKnownEndWhereNoKernelsAreReported) {
+  setenv("NCCLSCOPE_MASK", "0x606", 1);  // no kernel events
+  start_agent();
+  DrivenCommunicator c(table(), 1, 4, 0);
+  for (int i = 0; i < 3; ++i) c.launch("AllReduce", 10, "ncclFloat32", 0);
+  const auto now = [&] { return agent().progress().begin()->second; };
+  ASSERT_TRUE(StubAgent::wait_for(
+      [&] { return !agent().progress().empty() && now().collectives_completed == 3; }));
+  EXPECT_NE(now().flags & wire::kProgressCollectiveEndsUnknown, 0);
+  EXPECT_EQ(now().flags & wire::kProgressP2pEndsUnknown, 0);
+}
+
+TEST_F(Operations, HaveEndedWhenALaterOneHas) {
+  start_agent();
+  DrivenCommunicator c(table(), 1, 4, 0);
+  void* task = c.launch("AllReduce", 10, "ncclFloat32", 1);
+  const auto now = [&] { return agent().progress().begin()->second; };
+  c.complete(task, 1, gpu_now_ns() + 1'000, gpu_now_ns() + 5'000);
+  ASSERT_TRUE(StubAgent::wait_for(
+      [&] { return !agent().progress().empty() && now().collectives_completed == 1; }));
+  EXPECT_EQ(now().flags & wire::kProgressCollectiveEndsUnknown, 0);
+}
+
 TEST_F(Operations, AreClosedByFinalizeAsUnfinished) {
   start_agent();
   DrivenCommunicator c(table(), 1, 4, 0);

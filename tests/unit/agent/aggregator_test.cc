@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/aggregate/books.h"
+#include "agent/aggregate/series.h"
 #include "proto/model/bandwidth.h"
 #include "tests/unit/agent/rig.h"
 
@@ -426,6 +427,102 @@ TEST(Aggregator, ShowsRanksAsStalledThatDoNotGetOn) {
   rig.clock.advance_ms(3'000);
   rig.tick();
   EXPECT_TRUE(stalled()) << "vanished: at once";
+}
+
+/// A rank of which nobody sees operations end: they come without GPU times, and count as completed.
+class Unobserved : public ::testing::Test {
+ protected:
+  Unobserved() : plugin_(rig_.open(9)) {
+    plugin_->feed(PacketBuilder().init(make_init(0, 0xa, 0, 2)).finish());
+  }
+  ~Unobserved() override { plugin_->disconnect(); }
+  void call(model::Function function, std::uint64_t count = 1024) {
+    OperationSpec spec{.function = function, .timing = wire::TimingSource::kNone};
+    spec.untimed = wire::UntimedReason::kNotAsked;
+    spec.count = count;
+    spec.index = static_cast<std::uint32_t>(called_++);
+    plugin_->feed(PacketBuilder().operation(spec).finish(++records_));
+    tell();
+  }
+  void tell(std::uint64_t open = 0) {
+    rig_.clock.advance_ms(1);
+    wire::Progress progress{};
+    progress.time_ns = rig_.clock.monotonic_ns();
+    progress.collectives_enqueued = called_ + open;
+    progress.collectives_started = progress.collectives_completed = called_;
+    progress.oldest_index = open > 0 ? called_ : ~std::uint64_t{0};
+    progress.oldest_time_ns = open > 0 ? progress.time_ns : 0;
+    progress.flags = flags_;
+    plugin_->feed(PacketBuilder().add(progress, RecordType::kProgress).finish());
+  }
+  const RankSnapshot& rank() {
+    snapshot_ = rig_.snapshot();
+    return snapshot_->jobs.at(0).communicators.at(0).ranks.at(0);
+  }
+
+  Rig rig_;
+  std::unique_ptr<testing::Wire> plugin_;
+  std::uint16_t flags_ = wire::kProgressCollectiveEndsUnknown;
+  std::uint64_t called_ = 0, records_ = 0;
+  SnapshotPtr snapshot_;
+};
+
+TEST_F(Unobserved, RanksSayWhatTheyWouldWaitIn) {
+  EXPECT_EQ(stalled_state(rank()), "idle");
+  call(model::Function::kAllReduce);
+  EXPECT_EQ(stalled_state(rank()), "unobserved");
+  call(model::Function::kBroadcast);
+  EXPECT_EQ(stalled_state(rank()), "unobserved_other");
+  tell(1);
+  EXPECT_EQ(stalled_state(rank()), "queued");
+  flags_ = wire::kProgressP2pEndsUnknown;
+  tell();
+  EXPECT_EQ(stalled_state(rank()), "unobserved_other");
+  flags_ = 0;
+  tell(1);
+  EXPECT_EQ(stalled_state(rank()), "called");
+  tell();
+  EXPECT_EQ(stalled_state(rank()), "idle");
+}
+
+TEST_F(Unobserved, RanksAreKnownByWhatTheyCalled) {
+  for (int i = 0; i < 20; ++i) call(model::Function::kAllReduce);
+  const std::uint64_t before = rank().calls_signature;
+  EXPECT_NE(before, 0u);
+  call(model::Function::kAllReduce);
+  EXPECT_EQ(rank().calls_signature, before) << "the last 16 are alike";
+  call(model::Function::kAllReduce, 1025);
+  EXPECT_NE(rank().calls_signature, before);
+  ++called_;  // a record is lost
+  tell();
+  EXPECT_EQ(rank().calls_signature, 0u);
+  EXPECT_FALSE(rank().last_waits_for_all);
+}
+
+TEST_F(Unobserved, CallsOfLongAgoHaveEnded) {
+  call(model::Function::kAllReduce);
+  EXPECT_TRUE(rank().collective_ends_unknown);
+  rig_.clock.advance_ms(3'600'000);
+  EXPECT_TRUE(rank().collective_ends_unknown) << "it has called nothing else since";
+  plugin_->feed(PacketBuilder().init(make_init(1, 0xb, 0, 2)).finish());
+  wire::Progress progress{};
+  progress.communicator = 1;
+  progress.time_ns = rig_.clock.monotonic_ns();
+  progress.collectives_enqueued = 1;
+  plugin_->feed(PacketBuilder().add(progress, RecordType::kProgress).finish());
+  EXPECT_FALSE(rank().collective_ends_unknown);
+}
+
+TEST_F(Unobserved, OperationsAreAShareOfTheCommunicators) {
+  const auto share = [&] {
+    rank();
+    return snapshot_->jobs.at(0).communicators.at(0).untimed_share;
+  };
+  EXPECT_FALSE(share().has_value());
+  call(model::Function::kAllReduce);
+  EXPECT_DOUBLE_EQ(share().value(), 1);
+  plugin_->feed(PacketBuilder().operations(3, {.index = 1}).finish(++records_));
+  EXPECT_DOUBLE_EQ(share().value(), 0.25);
 }
 
 TEST(Aggregator, TakesTheNumberOfRdmaDevicesAsToldAndNothingElse) {

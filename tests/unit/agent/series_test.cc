@@ -510,7 +510,7 @@ TEST(Series, OfEightGpusInTp2Pp2Dp2FitWithNothingFolded) {
   EXPECT_EQ(count.rank_sums, 288u);
   EXPECT_EQ(count.counters, 612u);
   EXPECT_EQ(count.durations, 315u);
-  EXPECT_EQ(count.communicators, 51u);
+  EXPECT_EQ(count.communicators, 68u);
   EXPECT_EQ(count.gpus, 8u);
   EXPECT_EQ(count.stalled, 0u);
   EXPECT_EQ(count.not_stalled, 96u);
@@ -518,8 +518,8 @@ TEST(Series, OfEightGpusInTp2Pp2Dp2FitWithNothingFolded) {
   EXPECT_EQ(count.plugin, 160u);
   EXPECT_EQ(count.job, 13u);
   EXPECT_EQ(count.steps, 8u);
-  EXPECT_EQ(count.total(), 2'015u);
-  EXPECT_EQ(count.most(), 2'111u);
+  EXPECT_EQ(count.total(), 2'032u);
+  EXPECT_EQ(count.most(), 2'128u);
   rig.clock.advance_ms(20'000);
   const SnapshotPtr later = rig.snapshot();
   EXPECT_EQ(count_series(later->jobs.at(0)).total(), count.most()) << "nobody gets on";

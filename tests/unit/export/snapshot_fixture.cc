@@ -112,6 +112,7 @@ JobSnapshot slurm_job() {
   world.ranks[0].neighbours = {{15, 0, 2, 0}};
   world.ranks[1].neighbours = {{2, 1, 2, 0}, {6, 1, 1, 0}};
   world.ranks[1].dropped = 3;
+  world.untimed_share = 0.25;
   world.sums = {
       sums(Function::kAllReduce, 4, Algorithm::kRing, Protocol::kSimple, 200, 52'428'800'000,
            98'304'000'000.0, 0.5),

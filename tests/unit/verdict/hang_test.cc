@@ -199,6 +199,135 @@ TEST_F(HangTest, SeesThatEverybodyIsOutsideNccl) {
   EXPECT_THAT(find_hangs(job_, standing_), IsEmpty());
 }
 
+/// Where GPU times are not asked for: operations count as completed when they are launched.
+class UnseenHangTest : public HangTest {
+ protected:
+  UnseenHangTest() {
+    for (Progress& p : standing_.progress) {
+      p.collective_ends_unknown = true;
+      p.last_waits_for_all = true;
+      p.calls_signature = 5;
+      p.idle_seconds = 90;
+    }
+  }
+  void all_called_but(const std::vector<std::uint32_t>& members) {
+    for (std::uint32_t m = 0; m < standing_.progress.size(); ++m) {
+      Progress& p = standing_.progress[m];
+      if (std::find(members.begin(), members.end(), m) == members.end())
+        p.enqueued = p.started = p.completed = 101;
+    }
+  }
+};
+
+TEST_F(UnseenHangTest, NamesTheRankThatNeverCalledButNotWhereItIs) {
+  all_called_but({2});
+  const Hang hang = only();
+  EXPECT_EQ(hang.hang_class, HangClass::kRankNeverCalled);
+  EXPECT_THAT(hang.members, ElementsAre(2));
+  EXPECT_DOUBLE_EQ(hang.seconds, 90);
+  EXPECT_FALSE(hang.sure);
+  EXPECT_EQ(
+      told(job_, standing_),
+      "hang (rank_never_called): rank 2 of communicator dp_group has not called what the "
+      "others wait in\n"
+      "The others have called an operation that rank 2 (global rank 2, GPU 0 of node1) has not. "
+      "Whether it is outside NCCL or in an operation that does not end cannot be told: GPU times "
+      "of the last ones were not asked for. Communicator dp_group (0000000000000000, 4 ranks) has "
+      "stood still for 90.0 s; a wait is a hang from 60.0 s on.");
+}
+
+TEST_F(UnseenHangTest, CountsFromWhenTheLastOneStoppedCalling) {
+  all_called_but({2});
+  standing_.progress[2].idle_seconds = 20;  // far behind, and still calling
+  EXPECT_THAT(find_hangs(job_, standing_), IsEmpty());
+  standing_.progress[2].idle_seconds = 40;
+  EXPECT_FALSE(only().is_hang());
+  EXPECT_THAT(told(job_, standing_),
+              ::testing::StartsWith("waiting for rank 2 of communicator dp_group\n"));
+}
+
+TEST_F(UnseenHangTest, AccusesNobodyForNotComingToABroadcastYet) {
+  all_called_but({1, 2, 3});
+  standing_.progress[0].last_waits_for_all = false;  // its root may have left it
+  EXPECT_EQ(only().hang_class, HangClass::kUnknown);
+  EXPECT_EQ(only().communicator, kNone);
+}
+
+TEST_F(UnseenHangTest, NamesTheSmallerPartyOfAMismatch) {
+  all_called_but({});
+  standing_.progress[1].calls_signature = 6;
+  const Hang hang = only();
+  EXPECT_EQ(hang.hang_class, HangClass::kArgumentMismatch);
+  EXPECT_THAT(hang.members, ElementsAre(1));
+}
+
+TEST_F(UnseenHangTest, ComparesCallsOfRanksThatCalledEquallyOften) {
+  all_called_but({1});
+  standing_.progress[1].calls_signature = 6;
+  EXPECT_EQ(only().hang_class, HangClass::kRankNeverCalled);
+  standing_.progress[3].calls_signature = 0;  // some of its records were lost
+  EXPECT_EQ(only().hang_class, HangClass::kRankNeverCalled);
+}
+
+TEST_F(UnseenHangTest, SaysThatItDoesNotKnowWhetherEverybodyIsOutside) {
+  const Hang hang = only();
+  EXPECT_EQ(hang.hang_class, HangClass::kUnknown);
+  EXPECT_EQ(hang.communicator, kNone);
+  EXPECT_FALSE(hang.is_hang()) << "not before it would be one of outside_nccl";
+  EXPECT_FALSE(hang.sure);
+  EXPECT_THAT(told(job_, standing_),
+              ::testing::StartsWith("unknown: nobody calls NCCL, and whether the last operations "
+                                    "end is not seen\n"));
+  for (Progress& p : standing_.progress) p.idle_seconds = 700;
+  EXPECT_TRUE(only().is_hang());
+  EXPECT_THAT(told(job_, standing_), ::testing::StartsWith("hang (unknown): "));
+  standing_.progress[3].idle_seconds = 5;
+  EXPECT_THAT(find_hangs(job_, standing_), IsEmpty());
+}
+
+TEST_F(UnseenHangTest, DoesNotSayThatAGpuNeverStartedWhatIsQueuedBehindOthers) {
+  for (Progress& p : standing_.progress) {
+    p.enqueued = 101;  // the first of a block with GPU times
+    p.inflight_seconds = 90;
+    p.signature = 7;
+  }
+  const Hang hang = only();
+  EXPECT_EQ(hang.hang_class, HangClass::kUnknown);
+  EXPECT_EQ(hang.communicator, 0u);
+  EXPECT_TRUE(hang.is_hang());
+  EXPECT_THAT(told(job_, standing_),
+              ::testing::StartsWith("hang (unknown): communicator dp_group stands still, and what "
+                                    "its last operations wait for is not seen\n"));
+}
+
+TEST_F(UnseenHangTest, DoesNotBlameTheNetworkForRanksThatItCannotSee) {
+  all_called_but({});
+  wait_in(standing_, 0, 90);
+  standing_.progress[0].enqueued = standing_.progress[0].started = 101;
+  standing_.progress[0].completed = 100;
+  standing_.progress[0].collective_ends_unknown = false;
+  EXPECT_EQ(only().hang_class, HangClass::kUnknown);
+}
+
+TEST(Hang, OfUnseenOperationsIsNotBlamedOnAVictimThatWaitsElsewhere) {
+  Job job = make_job(2, 2);
+  const std::uint32_t tp = add_communicator(job, "tp", "tp", {0, 1});
+  const std::uint32_t dp = add_communicator(job, "dp", "dp", {0, 2});
+  Standing standing = idle(job);
+  for (Progress& p : standing.progress) {
+    p.collective_ends_unknown = p.last_waits_for_all = true;
+    p.idle_seconds = 80;
+  }
+  for (const std::uint32_t m : {member(job, tp, 0), member(job, dp, 1)}) {
+    Progress& p = standing.progress[m];
+    p.enqueued = p.started = p.completed = 101;
+  }
+  const std::vector<Hang> hangs = find_hangs(job, standing);
+  ASSERT_THAT(hangs, SizeIs(1));
+  EXPECT_EQ(hangs[0].communicator, tp);
+  EXPECT_THAT(hangs[0].members, ElementsAre(member(job, tp, 1)));
+}
+
 TEST(Hang, IsNotBlamedOnAVictimThatWaitsElsewhere) {
   // GPU 1 never calls in tp; GPU 0 waits there, and therefore does not come to dp, where GPU 2
   // waits.
