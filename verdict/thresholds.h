@@ -61,11 +61,16 @@ inline constexpr double kBandwidthShare = 0.9;
 inline constexpr double kRecentSeconds = 89;
 /// evaluations that a job's usual noise of bandwidth must be known from
 inline constexpr double kRecentSamples = 240;
-/// transfer bandwidth below its median by this multiple of its standard deviation has dropped
-inline constexpr double kDropDeviations = 5.4;
+/// transfer bandwidth below its median by this multiple of its standard deviation has dropped, in a
+/// job with one communicator and one kind of collective
+inline constexpr double kDropDeviations = 5.1;
+/// this much more for each e-fold number of communicators, of which the slowest is looked at
+inline constexpr double kDropLeastDeviations = 0.75;
+/// a drop lasts until the bandwidth is above this share of its median again
+inline constexpr double kDropEndShare = 0.98;
 /// that deviation is taken as larger by this share of the evaluations it is known from: few of them
 /// may show too little of it
-inline constexpr double kFewSamples = 60;
+inline constexpr double kFewSamples = 22;
 /// and it must be below this share of the median
 inline constexpr double kDropShare = 0.97;
 /// largest difference of bytes per operation (relative) and of the dominant size's share while a

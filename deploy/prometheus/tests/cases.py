@@ -576,6 +576,30 @@ def bandwidth_cases():
     begin = before * 15 - 15
     yield Case(alert, "five percent less, found within five scrapes, and back", "15s", drop_job(dropped),
                [(f"{begin}s", alert, []), (f"{begin + 75}s", alert, [told]), (f"{begin + 300}s", alert, [])])
+    partly = drop_job([(before, 0.001, 1e8), (12, slow, 1e8), (20, 0.001 / 0.975, 1e8), (20, 0.001, 1e8)])
+    yield Case(alert, "lasts until it is nearly over", "15s", partly,
+               [(f"{begin + 75}s", alert, [told]),
+                (f"{begin + 400}s", alert, [(told[0], {k: v.replace("95%", "97.5%") for k, v in told[1].items()})]),
+                (f"{begin + 700}s", alert, [])])
+    # Two kinds of collectives whose bandwidths vary by turns: neither of them is further down than it often is, both together are.
+    # The noise of both together is known later than that of each.
+    long, late = 620, 620 * 15 + 60
+
+    def turns(phase, after):
+        return [(1, PER_MINUTE * 0.001 / (1 if i < long else after) * (0.93 if (i + phase) % 2 else 1.07)) for i in range(long + 20)]
+
+    def two_kinds(after):
+        series = release(transfer_job([(long + 20, 0.001, 1e8)]).series, ("2.28.9", gauge((long + 20, 1))))
+        return {name.replace("AllReduce", kind): counter(*turns(phase, after)) if "seconds_total" in name else values
+                for phase, kind in enumerate(("AllGather", "ReduceScatter")) for name, values in series.items()}
+    shape = "cluster, job_id, collective, size, dimension, nranks, nnodes, algorithm, nccl_version"
+    single = (f"count(comm:ncclscope_transfer_bus_bytes_per_second:recent_share < on ({shape}) group_left () "
+              "job:ncclscope_transfer_bus_bytes_per_second:recent_floor)")
+    yield Case(alert, "all collectives of a job together, each of which is within its own noise", "15s", two_kinds(0.96),
+               [(f"{long * 15 - 15}s", alert, [])],
+               [(f"{late}s", single, []), (f"{late}s", 'count(ALERTS{alertname="NcclscopeTransferDrop"})', [("{}", 1)])])
+    yield Case(alert, "all collectives of a job vary, and nothing is slower", "15s", two_kinds(1),
+               [(f"{long * 15 + s}s", alert, []) for s in (0, 75, 150, 285)])
     yield Case(alert, "two percent are within what is told", "15s",
                drop_job([(before, 0.001, 1e8), (20, 0.00102, 1e8)]), [(f"{begin + 200}s", alert, [])])
     yield Case(alert, "messages are smaller from the same moment on", "15s",
