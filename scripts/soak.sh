@@ -66,6 +66,8 @@ soak_check diagnosis_through_agents 160 /usr/bin/python3 tests/bench/diagnosis/t
   --faulty 60 --healthy 40 --hangs 60 --most-ranks 64 --json build/through_agents.json
 [ ! -f build/through_agents.json ] || tee -a "$json.new" <build/through_agents.json
 soak_check bandwidth_drop 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --seed 2
+soak_check bandwidth_drop_operations 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --operations 60 --seed 3
+soak_check bandwidth_drop_kinds 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --drops 500 --kinds 2 --seed 4
 scripts/fetch-helm.sh >&2 && scripts/fetch-debian.sh >&2
 soak_check images_compiled 2 /usr/bin/python3 tests/e2e/containers/images.py --build build/release --compile
 soak_check report_memory 20000000 /usr/bin/python3 tests/bench/report/report_memory.py --build build/release --lines 20000000
