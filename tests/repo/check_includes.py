@@ -11,17 +11,18 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("proto", "verdict", "archive", "plugin", "agent", "sim", "cli", "tests")
+FOLDERS = ("proto", "verdict", "topology", "archive", "plugin", "agent", "sim", "cli", "tests")
 
 # Ours: folder -> folders it may include besides itself. tests/ may include everything.
 MAY_USE = {
     "proto": (),
     "verdict": (),
+    "topology": (),
     "plugin": ("proto",),
     "archive": ("proto",),
-    "agent": ("proto", "archive"),
+    "agent": ("proto", "archive", "topology"),
     "sim": ("proto",),
-    "cli": ("proto", "sim", "verdict", "archive"),
+    "cli": ("proto", "sim", "verdict", "archive", "topology"),
 }
 
 # Inside the agent, from the bottom to the top. "app" wires, "api" and "export" stand side by side; the page builds on
@@ -33,6 +34,7 @@ PLUGIN_FORBIDDEN = re.compile(
     r"^(grpc|grpcpp|google/|fmt/|spdlog/|prometheus/|nlohmann/|toml|CLI/|cuda|nccl\.h|"
     r"iostream$|fstream$|sstream$|locale$|regex$|filesystem$|format$|ncclscope/v1/)")
 VERDICT_FORBIDDEN = re.compile(r"^(grpc|google/|fmt/|spdlog/|prometheus/|nlohmann/|chrono$|iostream$|fstream$|filesystem$|thread$)")
+TOPOLOGY_FORBIDDEN = re.compile(r"^(grpc|google/|fmt/|spdlog/|prometheus/|nlohmann/|CLI/|iostream$|chrono$|thread$)")
 PROTO_FORBIDDEN = re.compile(r"^(grpc|google/|fmt/|spdlog/|prometheus/|nlohmann/|iostream$|fstream$|sstream$|locale$|regex$)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
@@ -46,6 +48,8 @@ def violation(source: str, included: str) -> str | None:
         return "the plugin lives in other people's processes: libc, pthread and a few std headers only"
     if folder == "verdict" and VERDICT_FORBIDDEN.match(included):
         return "verdict/ is pure: no libraries, no input or output, no clocks"
+    if folder == "topology" and TOPOLOGY_FORBIDDEN.match(included):
+        return "topology/ reads small files and computes: std headers only, no clocks, no threads"
     if folder == "proto" and PROTO_FORBIDDEN.match(included):
         return "proto/ is included by the plugin: std headers without allocation only"
     if folder in MAY_USE and target in FOLDERS and target != folder and target not in MAY_USE[folder]:
@@ -65,6 +69,10 @@ def selftest() -> int:
         ("plugin/a.cc", "proto/wire/frame.h", True),
         ("plugin/a.cc", "agent/base/x.h", False),
         ("plugin/a.cc", "sim/x.h", False),
+        ("cli/a.cc", "topology/machine.h", True),
+        ("agent/a/a.cc", "topology/machine.h", True),
+        ("topology/a.cc", "proto/wire/frame.h", False),
+        ("topology/a.cc", "nlohmann/json.hpp", False),
         ("plugin/a.cc", "spdlog/spdlog.h", False),
         ("plugin/a.cc", "grpcpp/grpcpp.h", False),
         ("plugin/a.cc", "google/protobuf/message.h", False),
