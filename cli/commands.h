@@ -22,6 +22,7 @@ enum ExitStatus : int {
 void register_books(CLI::App& app);
 void register_detail(CLI::App& app);
 void register_diagnose(CLI::App& app);
+void register_doctor(CLI::App& app);
 void register_job(CLI::App& app);
 void register_report(CLI::App& app);
 void register_tail(CLI::App& app);

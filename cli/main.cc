@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   register_books(app);
   register_detail(app);
   register_diagnose(app);
+  register_doctor(app);
   register_job(app);
   register_record(app);
   register_replay(app);
