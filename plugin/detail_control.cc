@@ -9,7 +9,7 @@ namespace ncclscope::plugin {
 
 void DetailControl::set_up(const Process& p) noexcept {
   set_up_ = true;
-  wish_ = {p.settings.detail, false};
+  wish_ = own_wish(p.settings);
   ladder_ = ladder_for(p.base_mask.load(kRelaxed), p.release_slice);
   Governor::Options options;
   options.budget = p.settings.overhead_budget;
@@ -24,6 +24,7 @@ void DetailControl::request(Process& p, DetailWish wish, std::uint32_t duration_
                             std::uint64_t now_ns) noexcept {
   if (!set_up_) set_up(p);
   wish_ = wish;
+  wish_.channels = own_wish(p.settings).channels;
   until_ns_ = duration_ms == 0 ? 0 : now_ns + std::uint64_t{duration_ms} * 1'000'000u;
   apply(p);
 }
@@ -33,7 +34,7 @@ void DetailControl::tick(Process& p, std::uint64_t now_ns) noexcept {
   bool changed = governor_.observe(now_ns, busiest_thread_ns(p));
   if (until_ns_ != 0 && now_ns >= until_ns_) {
     until_ns_ = 0;
-    wish_ = {p.settings.detail, false};
+    wish_ = own_wish(p.settings);
     changed = true;
   }
   if (changed) apply(p);

@@ -12,6 +12,7 @@
 
 #include "plugin/clock.h"
 #include "plugin/gpu_identity.h"
+#include "plugin/inspector/inspector.h"
 #include "plugin/own_time.h"
 #include "plugin/process.h"
 #include "plugin/recorder.h"
@@ -52,6 +53,7 @@ void in_fork_child() noexcept {
   p.nccl_mask.store(nullptr, kRelaxed);
   pthread_mutex_init(&p.init_lock, nullptr);
   forget_sender_after_fork();
+  inspector::forget_after_fork();
 }
 
 /// Under the init lock. Sets the process up on its first init, and again in a fork's child.
@@ -67,6 +69,7 @@ void set_up_process(Process& p, const InitArguments& a) noexcept {
     p.live_communicators.store(0, kRelaxed);
     p.measuring.store(false, kRelaxed);
     p.sender_started = false;
+    p.inspector_started = false;
   }
   if (!registered) {
     registered = true;
@@ -84,7 +87,7 @@ void set_up_process(Process& p, const InitArguments& a) noexcept {
   p.base_mask.store(p.settings.mask_set ? p.settings.mask : choice.mask, kRelaxed);
   p.release_slice = p.settings.mask_set ? 1 : choice.kernel_slice;
   p.clock_cost_ns = measure_clock_cost();
-  apply_recording(p, choose_recording({p.settings.detail, false}, Lowering::kNothing,
+  apply_recording(p, choose_recording(own_wish(p.settings), Lowering::kNothing,
                                       p.base_mask.load(kRelaxed), p.release_slice));
 }
 
@@ -220,6 +223,7 @@ void init_communicator(void** context, int* activation_mask,
     if (c != nullptr) begin_blocks(p, *c);
     apply_mask(p);
   }
+  if (lane != nullptr && !p.inspector_started) p.inspector_started = inspector::start(p);
   if (lane != nullptr && !p.sender_started) p.sender_started = start_sender();
   pthread_mutex_unlock(&p.init_lock);
 

@@ -47,7 +47,8 @@ Recording choose_recording(DetailWish wish, Lowering lowering, std::uint32_t bas
   if (lowering >= Lowering::kKernelSlices) r.detail = DetailLevel::kLow;
   r.network_off = lowering >= Lowering::kNetwork || wish.level == DetailLevel::kLow;
   r.network_always = !r.network_off && (wish.network || r.detail == DetailLevel::kFull);
-  r.channel_detail = r.detail == DetailLevel::kFull;
+  r.channel_detail =
+      r.detail == DetailLevel::kFull || (wish.channels && lowering < Lowering::kNetwork);
   // Full detail is worth what it costs: somebody asked for it, for a while.
   r.kernel_slice = r.detail == DetailLevel::kFull ? 1 : release_slice;
   if (r.detail == DetailLevel::kLow && r.kernel_slice < kSlice) r.kernel_slice = kSlice;

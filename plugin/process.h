@@ -64,6 +64,7 @@ struct Process {
   pthread_mutex_t init_lock =
       PTHREAD_MUTEX_INITIALIZER;  // init and finalize bookkeeping only, never on the hot path
   bool sender_started = false;
+  bool inspector_started = false;
 };
 
 /// The one instance. Constant-initialised and trivially destructible: usable before and after every
@@ -102,7 +103,12 @@ struct Recording {
 struct DetailWish {
   wire::DetailLevel level = wire::DetailLevel::kNormal;
   bool network = false;
+  bool channels = false;  // a record for each channel whatever the level
 };
+/// What the environment asks for.
+[[nodiscard]] inline DetailWish own_wish(const Settings& settings) noexcept {
+  return {settings.detail, false, settings.inspector.wants_channels()};
+}
 [[nodiscard]] Recording choose_recording(DetailWish wish, Lowering lowering,
                                          std::uint32_t base_mask,
                                          std::uint32_t release_slice) noexcept;

@@ -14,6 +14,7 @@
 
 #include "plugin/clock.h"
 #include "plugin/detail_control.h"
+#include "plugin/inspector/inspector.h"
 #include "plugin/process.h"
 #include "plugin/recorder.h"
 #include "plugin/session.h"
@@ -89,11 +90,12 @@ void flush_at_exit() noexcept {
       close_all_operations();
       tick_all(true);
       // Kept busy: nothing may follow the goodbye.
-      return;
+      break;
     }
     const timespec step{0, kExitStepUs * 1000};
     (void)nanosleep(&step, nullptr);
   }
+  inspector::finish_at_exit();
 }
 
 void forget_sender_after_fork() noexcept {

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "plugin/clock.h"
+#include "plugin/inspector/inspector.h"
 #include "plugin/settings.h"
 #include "plugin/slice_comparison.h"
 #include "proto/wire/decode.h"
@@ -576,6 +577,7 @@ void Session::recycle_communicators(Process& p, Lane& lane) noexcept {
         c->status.load(kAcquire) != CommunicatorStatus::kFinalized)
       continue;
     const std::uint64_t index = c->finalize_index.load(kAcquire);
+    if (inspector::waits_for(lane, index)) continue;
     if (index == 0 || (!crowded && index > acknowledged_ && index >= lane.ring.oldest_index()))
       continue;
     // Operations that a callback still holds keep the entry until the sweeper has closed them.
@@ -591,6 +593,7 @@ void Session::recycle_communicators(Process& p, Lane& lane) noexcept {
     lane.gone_seen.fetch_add(load(c->next_collective) + load(c->next_p2p), kRelaxed);
     lane.gone_recorded.fetch_add(load(c->recorded), kRelaxed);
     lane.gone_dropped.fetch_add(load(c->dropped), kRelaxed);
+    inspector::forget(*c);
     c->status.store(CommunicatorStatus::kFree, kRelease);
   }
 }
@@ -598,6 +601,7 @@ void Session::recycle_communicators(Process& p, Lane& lane) noexcept {
 void Session::tick(Process& p, Lane& lane, DetailControl& detail, bool last) noexcept {
   const SweepResult sweep = sweep_operations(lane, p.settings.interval_ms, pressed_);
   pressed_ = sweep.pressed;
+  inspector::read(p, lane);
   if (state_ == State::kDisconnected) {
     if (wait_ticks_ > 0 && !last) {
       --wait_ticks_;

@@ -40,7 +40,13 @@ void read_settings(Settings& settings, nccl::DebugLogger log) noexcept {
   std::uint64_t number = 0;
   if (const char* v = std::getenv("NCCLSCOPE_DISABLE"); v != nullptr && v[0] != '\0') {
     settings.disabled = std::strcmp(v, "0") != 0 && strcasecmp(v, "false") != 0;
+  } else {
+    settings.disabled = inspector::switched_off();
   }
+  if (settings.disabled) return;
+  inspector::read_options(settings.inspector, log);
+  // Every operation has a line, so none goes without its time.
+  if (settings.inspector.enabled && !settings.inspector.prometheus) settings.cost_sample = 0;
   if (const char* v = std::getenv("NCCLSCOPE_SOCKET"); v != nullptr && v[0] != '\0') {
     if (v[0] == '/' && std::strlen(v) < sizeof settings.socket) {
       copy_text(settings.socket, sizeof settings.socket, v);

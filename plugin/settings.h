@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the environment says to the plugin (NCCLSCOPE_*), and the claims about the job that go to
-// the agent. Read once, in the first init, on the thread that calls it.
+// What the environment says to the plugin (NCCLSCOPE_*, NCCL_INSPECTOR_*), and the claims about the
+// job that go to the agent. Read once, in the first init, on the thread that calls it.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
+#include "plugin/inspector/options.h"
 #include "proto/nccl/profiler_common.h"
 #include "proto/wire/frame.h"
 
 namespace ncclscope::plugin {
 
 struct Settings {
-  bool disabled = false;                           // NCCLSCOPE_DISABLE=1
+  bool disabled = false;  // NCCLSCOPE_DISABLE=1; where that is not set, NCCL_INSPECTOR_ENABLE=0
   char socket[108] = "/run/ncclscope/agent.sock";  // NCCLSCOPE_SOCKET
   bool mask_set = false;                           // NCCLSCOPE_MASK, decimal or 0x...
   std::uint32_t mask = 0;
@@ -24,6 +25,7 @@ struct Settings {
   std::uint32_t calm_ms = 10'000;     // NCCLSCOPE_CALM_MS: before a step of detail is given back
   std::uint32_t interval_ms = 100;    // NCCLSCOPE_SENDER_INTERVAL_MS
   wire::DetailLevel detail = wire::DetailLevel::kNormal;  // NCCLSCOPE_DETAIL
+  inspector::Options inspector;                           // NCCL_INSPECTOR_*
 };
 
 /// Fills `settings`. Bad values are named through `log` (may be null) and their default stays.

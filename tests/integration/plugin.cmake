@@ -34,6 +34,9 @@ ncclscope_plugin_test(plugin_governor_test
 ncclscope_plugin_test(plugin_survives_test
   SOURCES integration/plugin/survives_test.cc
   LABELS integration sanitize TIMEOUT 180)
+ncclscope_plugin_test(plugin_inspector_test
+  SOURCES integration/plugin/inspector_test.cc
+  LABELS integration sanitize TIMEOUT 180)
 ncclscope_plugin_test(plugin_manners_test
   SOURCES integration/plugin/manners_test.cc
   LABELS integration)
@@ -45,6 +48,7 @@ target_compile_definitions(ncclscope_plugin_job PRIVATE
   NCCLSCOPE_PLUGIN_PATH="$<TARGET_FILE:ncclscope_plugin>")
 set_target_properties(ncclscope_plugin_job PROPERTIES ENABLE_EXPORTS ON)
 add_dependencies(ncclscope_plugin_job ncclscope_plugin)
-target_compile_definitions(plugin_survives_test PRIVATE
-  NCCLSCOPE_PLUGIN_JOB="$<TARGET_FILE:ncclscope_plugin_job>")
-add_dependencies(plugin_survives_test ncclscope_plugin_job)
+foreach(name plugin_survives_test plugin_inspector_test)
+  target_compile_definitions(${name} PRIVATE NCCLSCOPE_PLUGIN_JOB="$<TARGET_FILE:ncclscope_plugin_job>")
+  add_dependencies(${name} ncclscope_plugin_job)
+endforeach()

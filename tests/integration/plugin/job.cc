@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -26,9 +27,11 @@ using ncclscope::tests::DrivenCommunicator;
 using std::chrono::milliseconds;
 
 void run(const DrivenCommunicator& c, unsigned n) {
-  static std::uint64_t gpu = ncclscope::tests::gpu_now_ns() + 3'600'000'000'000;
+  // The GPU's clock goes on with the host's: stamps that fall behind it are not believed.
+  constexpr std::uint64_t kAhead = 3'600'000'000'000;
+  static std::uint64_t gpu = 0;
   for (unsigned i = 0; i < n; ++i) {
-    gpu += 1000;
+    gpu = std::max(gpu + 1000, ncclscope::tests::gpu_now_ns() + kAhead);
     c.all_reduce(100, 1, gpu, gpu + 500);
   }
 }
