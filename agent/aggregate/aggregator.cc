@@ -902,6 +902,9 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
     item.start_ns = operation.gpu_start_ns;
     item.duration_ns = duration;
     observe_time(session, slot, operation, duration);
+    if (options_.inspector_window_ns != 0) {
+      add_to_window(job, *rank, item, nranks, model::inspector::rank_bytes(count, datatype));
+    }
   }
   StepOperation step;
   step.call_ns = operation.api_time_ns;
@@ -936,6 +939,48 @@ bool Aggregator::operation(SessionState& session, const wire::Operation& operati
   rank->pending.add(plan, item, now_ns_);
   ++session.process->tenant->pending_items;
   return true;
+}
+
+void Aggregator::add_to_window(Job& job, const CommRank& rank, const TimedItem& item,
+                               std::uint32_t nranks, std::uint64_t rank_bytes) {
+  if (rank_bytes < options_.inspector_min_bytes) return;
+  const Communicator& communicator = *rank.communicator;
+  InspectorWindows::Key key;
+  key.communicator = communicator.serial;
+  key.nranks = nranks;
+  key.gpu = rank.gpu;
+  key.function = item.function;
+  if (!model::is_point_to_point(item.function)) {
+    key.algorithm = item.algorithm;
+    key.protocol = item.protocol;
+  }
+  key.size = model::inspector::size_range(rank_bytes);
+  // A row is two series, and this page has the limits of the other one.
+  const auto left = [](std::size_t rows, std::uint64_t series) {
+    return rows < series / 2 ? static_cast<std::size_t>(series / 2) - rows : 0;
+  };
+  std::size_t room = std::min({left(job.inspector_rows, options_.series.job),
+                               left(job.tenant->inspector_rows, options_.series.principal),
+                               left(inspector_rows_, options_.series.agent)});
+  const std::size_t before = room;
+  if (!job.inspector.add(key, communicator.name, communicator.nnodes, item.duration_ns,
+                         item.bus_bytes, room)) {
+    ++inspector_left_out_;
+  }
+  job.inspector_rows += before - room;
+  job.tenant->inspector_rows += before - room;
+  inspector_rows_ += before - room;
+}
+
+void Aggregator::end_windows(std::uint64_t now) {
+  if (options_.inspector_window_ns == 0 || now < inspector_end_ns_) return;
+  inspector_end_ns_ = now + options_.inspector_window_ns;
+  for (auto& [key, job] : jobs_) {
+    job->inspector.rotate(gpus_);
+    job->inspector_rows = 0;
+  }
+  for (auto& [principal, tenant] : tenants_) tenant.inspector_rows = 0;
+  inspector_rows_ = 0;
 }
 
 void Aggregator::observe_time(const SessionState& session, const SlotTable::Entry& slot,
@@ -1265,6 +1310,7 @@ void Aggregator::tick() {
       }
     }
   }
+  end_windows(now);
   expire(now);
 }
 

@@ -51,6 +51,8 @@ class Aggregator final : public RecordSink {
     std::size_t communicators_per_principal = 2048;
     SeriesLimits series;
     std::size_t max_pending_items = 262'144;  // operations waiting for the rest of their plan
+    std::uint64_t inspector_window_ns = 0;    // of /metrics/inspector; 0: nothing is kept for it
+    std::uint64_t inspector_min_bytes = model::inspector::kMinBytes;  // of one rank
   };
   Aggregator(const Clock& clock, JobResolver& resolver, GpuTable& gpus, OperationTail& tail,
              Options options);
@@ -188,6 +190,10 @@ class Aggregator final : public RecordSink {
   GpuRef gpu_of(const SinkProcess& process, const wire::CommunicatorInit& init,
                 std::string_view pci_bus_id);
   void take_steps(SinkProcess& process);
+  /// Into the open window of Inspector's labels.
+  void add_to_window(Job& job, const CommRank& rank, const TimedItem& item, std::uint32_t nranks,
+                     std::uint64_t rank_bytes);
+  void end_windows(std::uint64_t now);
   void infer_dimensions(Job& job);
   /// The time of day can be set while a process runs: records that come from now on are shown in
   /// that of its newest books.
@@ -235,6 +241,9 @@ class Aggregator final : public RecordSink {
   std::uint64_t rdma_ports_ = 0;
   std::optional<ArchiveCounts> archive_;
   std::uint64_t generation_ = 0;
+  std::uint64_t inspector_end_ns_ = 0;  // of the open window; 0: none yet
+  std::size_t inspector_rows_ = 0;      // in it, all jobs together
+  std::uint64_t inspector_left_out_ = 0;
   std::uint64_t now_ns_ = 0;        // of the frame being handled
   std::uint64_t send_time_ns_ = 0;  // of the frame being handled, on the sender's clock
   std::vector<OperationTail::Entry> tail_entries_;  // of the frame being handled

@@ -17,6 +17,7 @@
 
 #include "agent/identity/job_identity.h"
 #include "agent/ingest/quota.h"
+#include "proto/model/inspector.h"
 #include "proto/model/operation.h"
 #include "proto/wire/frame.h"
 
@@ -235,6 +236,21 @@ struct GpuRow {
   std::optional<double> communication_ratio;  // of the last steps
 };
 
+/// Operations of one window with equal labels of NCCL Inspector, over all ranks that share them.
+struct InspectorRow {
+  std::string comm_name;
+  std::uint32_t nranks = 0, nnodes = 0;
+  std::int32_t gpu = -1;  // index on the node, -1 = unknown
+  model::Function function{};
+  model::Algorithm algorithm{};
+  model::Protocol protocol{};
+  model::inspector::SizeRange size;  // of one rank's bytes
+  std::uint64_t operations = 0;      // with GPU time
+  double microseconds = 0;           // sum
+  std::uint64_t with_bandwidth = 0;  // those whose bus bandwidth is defined and not 0
+  double logarithms = 0;             // natural, of those bandwidths in 10^9 bytes/s, sum
+};
+
 struct JobSnapshot {
   JobIdentity identity;
   std::vector<CommunicatorSnapshot> communicators;  // by comm
@@ -252,6 +268,9 @@ struct JobSnapshot {
   std::uint64_t folded = 0;  // rows, processes and communicators that were folded
   /// From step kProcess on: totals of processes that are forgotten.
   std::optional<ProcessSums> forgotten;
+  /// The last complete window, if the agent keeps them. Null: no operation in it, or nobody of the
+  /// job is there any more.
+  std::shared_ptr<const std::vector<InspectorRow>> inspector;
 };
 
 /// What became of the operations that the archive keeps.
@@ -285,6 +304,8 @@ struct AgentStats {
   std::uint64_t squeue_failures = 0;
   std::uint64_t rdma_ports = 0;          // of the node that are active
   std::optional<ArchiveCounts> archive;  // where there is one
+  /// Operations that no row of Inspector's could be made for: too many rows.
+  std::uint64_t inspector_left_out = 0;
 };
 
 struct Snapshot {

@@ -213,6 +213,10 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
   out.fold = job.fold;
   out.folded = job.folded;
   out.forgotten = job.forgotten;
+  const bool anybody =
+      std::any_of(job.processes.begin(), job.processes.end(),
+                  [](const auto& process) { return process->session->connection != nullptr; });
+  if (anybody) out.inspector = job.inspector.last();
   out.communicators.reserve(job.communicators.size());
   for (const auto& [comm, communicator] : job.communicators) {
     fill(*communicator, out.communicators.emplace_back(), now);
@@ -310,6 +314,7 @@ SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quota
   agent.squeue_failures = squeue_failures_;
   agent.archive = archive_;
   agent.rdma_ports = rdma_ports_;
+  agent.inspector_left_out = inspector_left_out_;
   return snapshot;
 }
 

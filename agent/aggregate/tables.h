@@ -27,6 +27,7 @@
 #include "agent/aggregate/fused_batch.h"
 #include "agent/aggregate/gpu_clock.h"
 #include "agent/aggregate/index_window.h"
+#include "agent/aggregate/inspector_windows.h"
 #include "agent/aggregate/job_signals.h"
 #include "agent/aggregate/operation_sums.h"
 #include "agent/aggregate/operation_tail.h"
@@ -46,10 +47,11 @@ struct Communicator;
 struct Tenant {
   std::string principal;
   std::size_t processes = 0;
-  std::size_t jobs = 0;           // that it was the first to bring
-  std::size_t communicators = 0;  // likewise
-  std::size_t pending_items = 0;  // operations waiting for the rest of their plan
-  bool in_use = false;            // room is being made for it: not forgotten, whatever it loses
+  std::size_t jobs = 0;            // that it was the first to bring
+  std::size_t communicators = 0;   // likewise
+  std::size_t pending_items = 0;   // operations waiting for the rest of their plan
+  std::size_t inspector_rows = 0;  // of the window that is open
+  bool in_use = false;             // room is being made for it: not forgotten, whatever it loses
 };
 
 struct RankSums {
@@ -263,6 +265,9 @@ struct Job {
   std::uint64_t folded = 0;
   Communicator* other = nullptr;
   std::optional<ProcessSums> forgotten;  // of processes, from step kProcess on
+
+  InspectorWindows inspector;
+  std::size_t inspector_rows = 0;  // of the window that is open
 
   /// Surely more series than it may have, and something left to fold.
   [[nodiscard]] bool over_allowance() const {

@@ -25,6 +25,7 @@
 #include "agent/base/log.h"
 #include "agent/base/reactor.h"
 #include "agent/base/signals.h"
+#include "agent/export/inspector_endpoint.h"
 #include "agent/export/metrics_endpoint.h"
 #include "agent/export/web_server.h"
 #include "agent/identity/gpu_table.h"
@@ -90,6 +91,8 @@ Aggregator::Options aggregator_options(const Config& config, std::uint64_t insta
   options.jobs_per_principal = config.quota_jobs;
   options.communicators_per_principal = config.quota_communicators;
   options.series = {config.series_per_job, config.series_per_principal, config.series_limit};
+  options.inspector_window_ns = config.inspector_window_seconds * kSecond;
+  options.inspector_min_bytes = config.inspector_min_bytes;
   return options;
 }
 
@@ -225,6 +228,7 @@ struct Agent::Parts {
   std::string http_address;
   HttpRouter router;
   std::unique_ptr<MetricsEndpoint> metrics;
+  std::unique_ptr<InspectorEndpoint> inspector;
   std::unique_ptr<NodePage> page;
   std::unique_ptr<WebServer> http;
   std::unique_ptr<ApiServer> api;
@@ -441,6 +445,10 @@ Status Agent::Parts::start_http() {
   if (!listen.ok()) return listen.status();
   metrics = std::make_unique<MetricsEndpoint>(store);
   metrics->add_to(router);
+  if (config.inspector_window_seconds != 0) {
+    inspector = std::make_unique<InspectorEndpoint>(store);
+    inspector->add_to(router);
+  }
   page = std::make_unique<NodePage>(store, history);
   page->add_to(router);
   HttpServerOptions options;

@@ -121,6 +121,11 @@ const std::array kKeys = {
               "what an agent that is killed may lose of the archive; larger blocks take less room"},
     ConfigKey{"archive_zstd_level", &Config::archive_zstd_level, 1, 19, false,
               "how hard to compress; higher ones cost CPU time and gain little"},
+    ConfigKey{"inspector_window_seconds", &Config::inspector_window_seconds, 0, 3'600, false,
+              "/metrics/inspector shows the last complete window of so many seconds under NCCL "
+              "Inspector's names (Inspector's own: 30); 0: there is no such page"},
+    ConfigKey{"inspector_min_bytes", &Config::inspector_min_bytes, 0, kNoLimit, false,
+              "/metrics/inspector leaves out operations of fewer bytes of one rank"},
 };
 
 const ConfigKey* find_key(std::string_view name) {

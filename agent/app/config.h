@@ -64,6 +64,8 @@ struct Config {
   std::uint64_t archive_segment_seconds = 600;
   std::uint64_t archive_flush_seconds = 5;
   std::uint64_t archive_zstd_level = 3;
+  std::uint64_t inspector_window_seconds = 0;  // 0: no /metrics/inspector
+  std::uint64_t inspector_min_bytes = 8'192;
 
   bool operator==(const Config&) const = default;
 };

@@ -15,6 +15,11 @@ ncclscope_test(agent_series_test
   LINK ncclscope_agent_aggregate ncclscope_agent_export
   LABELS unit sanitize)
 
+ncclscope_test(agent_inspector_test
+  SOURCES unit/agent/inspector_test.cc
+  LINK ncclscope_agent_aggregate ncclscope_agent_export
+  LABELS unit sanitize)
+
 ncclscope_test(agent_slurm_test
   SOURCES
     unit/agent/job_refresh_test.cc
