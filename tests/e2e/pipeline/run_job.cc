@@ -3,8 +3,8 @@
 // Runs one emulated job for tests/e2e/pipeline/pipeline.py and prints what the emulator knows of it
 // as JSON: ranks with pid and end, steps, operations. Options come as "name=value", so that the
 // script needs no quoting rules:
-//   nodes gpus layout steps seconds seed compute_ms release plugin library_path rank_program
-//   hang_seconds pace fault=SPEC (again and again)   env=NAME=VALUE (all ranks)
+//   nodes gpus layout steps seconds seed compute_ms kernel_us release plugin library_path
+//   rank_program hang_seconds pace fault=SPEC (again and again)   env=NAME=VALUE (all ranks)
 //   node_env=NODE:NAME=VALUE (ranks of one node)
 // SIGTERM ends the job. Ends with 0 when the job ran, whatever its faults did to it; 2 on a bad
 // option, 1 when it could not be started.
@@ -61,6 +61,9 @@ void apply(SimulationConfig& config, const std::string& name, const std::string&
     config.seed = std::stoull(value);
   } else if (name == "compute_ms") {
     config.model.compute_ns = static_cast<std::int64_t>(std::stod(value) * 1e6);
+  } else if (name == "kernel_us") {
+    config.hardware.fixed_kernel_ns = static_cast<std::int64_t>(std::stod(value) * 1e3);
+    config.hardware.noise = 0;
   } else if (name == "message_scale") {
     config.model.message_scale = std::stod(value);
   } else if (name == "pace") {
