@@ -449,6 +449,11 @@ void Session::fill_books(Process& p, Lane& lane, const DetailControl& detail,
   books.nccl_cost_ratio = kernel_cost.ratio();
   books.nccl_cost_error = kernel_cost.standard_error();
   books.nccl_cost_blocks = kernel_cost.count();
+  const inspector::Totals files = inspector::totals();
+  books.file_lines = files.written;
+  books.file_lines_late = files.queue_full;
+  books.file_lines_failed = files.failed;
+  books.file_records_missed = files.overwritten;
 }
 
 bool Session::send_states(Process& p, Lane& lane, const DetailControl& detail, bool last) noexcept {
@@ -546,7 +551,8 @@ bool Session::send_states(Process& p, Lane& lane, const DetailControl& detail, b
     const std::uint64_t fingerprint =
         books.seen * 3 + books.recorded * 5 + books.records_written * 7 + books.open * 11 +
         books.mask + books.dropped[0] + books.dropped[3] + acknowledged_ * 13 +
-        books.governor_changes * 17 + books.detail_asked * 19 + books.kernel_slice * 23;
+        books.governor_changes * 17 + books.detail_asked * 19 + books.kernel_slice * 23 +
+        books.file_lines * 29 + books.file_lines_late * 31 + books.file_lines_failed * 37;
     if (beat || fingerprint != books_fingerprint_) {
       if (w.room() < sizeof books + 64 && !flush(w, 0)) return false;
       w.add(books);

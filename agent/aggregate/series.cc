@@ -26,6 +26,7 @@ constexpr std::uint64_t kPerProcessTotals = 11;  // seen, recorded, open, four o
 constexpr std::uint64_t kPerGovernor = 6;        // recent overhead, budget, changes, detail, GPU
                                                  // times, blocks compared
 constexpr std::uint64_t kPerNcclCost = 2;        // ratio, its error
+constexpr std::uint64_t kPerFiles = 3;           // lines by outcome
 constexpr std::uint64_t kPerJob = 3;             // info, series, fold step
 
 void add(ProcessTotals& to, const ProcessSnapshot& process) {
@@ -46,6 +47,7 @@ std::uint64_t plugin_series(const ProcessTotals& p) {
   if (p.shows_governor_change()) ++count;
   if (p.shows_governor_trigger()) ++count;
   if (p.shows_nccl_cost()) count += kPerNcclCost;
+  if (p.shows_files()) count += kPerFiles;
   if (p.shows_overhead()) ++count;  // overhead ratio
   if (p.shows_rdma_devices()) ++count;
   return count;

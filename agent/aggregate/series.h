@@ -83,6 +83,12 @@ struct ProcessTotals {
     return shows_governor() && newest->books.nccl_cost_blocks >= kEnoughBlocks;
   }
   static constexpr std::uint64_t kEnoughBlocks = 32;
+  /// Only of processes that write files themselves.
+  [[nodiscard]] bool shows_files() const {
+    if (!shows_state()) return false;
+    const wire::Books& b = newest->books;
+    return (b.file_lines | b.file_lines_late | b.file_lines_failed) != 0;
+  }
   /// Only live processes of version 0.1 on say it, and only where they can tell.
   [[nodiscard]] bool shows_rdma_devices() const { return pid && newest->rdma_devices.has_value(); }
   [[nodiscard]] bool shows_overhead() const {

@@ -341,6 +341,12 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
     {M::kPluginNcclCostBlocks, G::kPlugin, "ncclscope_plugin_nccl_overhead_blocks_total", kCounter,
      "", job_labels("pid"), "Comparisons of blocks behind ncclscope_plugin_nccl_overhead_ratio.",
      "0.1"},
+    {M::kPluginInspectorLines, G::kPlugin, "ncclscope_plugin_inspector_lines_total", kCounter, "",
+     job_labels("pid", "outcome"),
+     "Operations for the files of NCCL_INSPECTOR_DUMP_DIR: written, late (lost because the files "
+     "took too long) or failed (refused by the file system). Only of processes that write such "
+     "files.",
+     "0.1"},
     // ---- agent ----------------------------------------------------------------------------------
     {M::kAgentBuildInfo, G::kAgent, "ncclscope_agent_build_info", kGauge, "",
      labels("version", "schema"), "Always 1. Version of the agent, and of this catalogue.", "0.1"},

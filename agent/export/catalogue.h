@@ -105,6 +105,7 @@ enum class Metric : std::uint8_t {
   kPluginNcclCost,
   kPluginNcclCostError,
   kPluginNcclCostBlocks,
+  kPluginInspectorLines,
   kAgentBuildInfo,
   kAgentStartTime,
   kAgentConnections,

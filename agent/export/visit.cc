@@ -637,6 +637,14 @@ class Visit {
           [](const wire::Books& b) { return b.nccl_cost_error; });
     shown(Metric::kPluginNcclCostBlocks, &P::shows_governor,
           [](const wire::Books& b) { return b.nccl_cost_blocks; });
+    family(Metric::kPluginInspectorLines);
+    each_process([&](auto cluster, auto job_id, const ProcessText& p) {
+      if (!p.totals.shows_files()) return;
+      const wire::Books& b = p.totals.newest->books;
+      emit({cluster, job_id, p.pid(), "written"}, b.file_lines);
+      emit({cluster, job_id, p.pid(), "late"}, b.file_lines_late);
+      emit({cluster, job_id, p.pid(), "failed"}, b.file_lines_failed);
+    });
   }
 
   template <typename Value>

@@ -266,10 +266,18 @@ struct Books {
   double nccl_cost_ratio;           // blocks of operations with GPU times last longer by this, ...
   double nccl_cost_error;           // ... give or take (standard error), ...
   std::uint64_t nccl_cost_blocks;   // ... from so many comparisons; 0 or 1: nothing is known
+  // ---- 512 bytes: its second ----
+  // Files that the process writes itself (NCCL Inspector's): operations that are in them, and ...
+  std::uint64_t file_lines;
+  std::uint64_t file_lines_late;      // ... that are not: the files took too long
+  std::uint64_t file_lines_failed;    // ... the file system refused them
+  std::uint64_t file_records_missed;  // records of any kind lost in the ring before they were read
 };
 inline constexpr std::size_t kBooksFirstBytes = 448;
+inline constexpr std::size_t kBooksSecondBytes = 512;
 static_assert(kBooksFirstBytes == 64 + 8 * (kDropReasonCount + kUntimedReasonCount + 16 + 7) + 8);
-static_assert(sizeof(Books) == kBooksFirstBytes + 64);
+static_assert(offsetof(Books, file_lines) == kBooksSecondBytes);
+static_assert(sizeof(Books) == kBooksSecondBytes + 32);
 static_assert(offsetof(Books, kernel_slice) == kBooksFirstBytes);
 
 /// Ring or tree neighbours of a communicator as seen in ProxyOp, once per peer and direction.

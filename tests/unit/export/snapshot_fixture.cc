@@ -88,6 +88,9 @@ ProcessSnapshot process(std::int64_t pid, std::uint64_t seen) {
   p.books.nccl_cost_ratio = 0.03125;
   p.books.nccl_cost_error = 0.0078125;
   p.books.nccl_cost_blocks = 40;
+  p.books.file_lines = 1'000;
+  p.books.file_lines_late = 20;
+  p.books.file_lines_failed = 3;
   p.records_received = seen + 4;
   p.records_lost = 3;
   p.operations_received = seen - 6;

@@ -113,6 +113,10 @@ TEST(GoldenFrames, BooksOfFirstLengthAndLongerOnesAreRead) {
   EXPECT_EQ(books.kernel_slice, 0u) << "not sent is 0";
   EXPECT_FALSE(
       read_record(std::span<const std::byte>(seen[0].record).first(kBooksFirstBytes - 8), books));
+  seen.clear();
+  ASSERT_EQ(read_all(read_golden("books_with_files"), seen), DecodeError::kNone);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_TRUE(same_body(seen[0], golden::books_with_files()));
 }
 
 TEST(GoldenFrames, IndexedRecordsCountUpFromTheFirstIndex) {

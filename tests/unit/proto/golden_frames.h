@@ -141,6 +141,15 @@ inline Books books_with_governor() {
   b.nccl_cost_blocks = 19;
   return b;
 }
+/// With what came after its first 512 bytes.
+inline Books books_with_files() {
+  Books b = books_with_governor();
+  b.file_lines = 20;
+  b.file_lines_late = 21;
+  b.file_lines_failed = 22;
+  b.file_records_missed = 23;
+  return b;
+}
 inline NetworkPhases network_phases() {
   NetworkPhases n{};
   n.communicator = 3;
@@ -225,7 +234,13 @@ inline std::vector<std::pair<std::string, Bytes>> all() {
                      add(w, Goodbye{}, RecordType::kGoodbye);
                    }));
   out.emplace_back("books_with_governor", frame(0, [](FrameWriter& w) {
-                     add(w, books_with_governor(), RecordType::kBooks);
+                     // As long as it was then.
+                     Books second = books_with_governor();
+                     set_header(second, RecordType::kBooks, kBooksSecondBytes);
+                     w.add_bytes(std::as_bytes(std::span(&second, 1)).first(kBooksSecondBytes));
+                   }));
+  out.emplace_back("books_with_files", frame(0, [](FrameWriter& w) {
+                     add(w, books_with_files(), RecordType::kBooks);
                    }));
   out.emplace_back("indexed", frame(1001, [](FrameWriter& w) {
                      add(w, operation(), RecordType::kOperation);
