@@ -75,10 +75,15 @@ class InspectorFiles : public PluginTest {
   }
   /// n complete operations of 64 KiB on two channels.
   void run(const DrivenCommunicator& c, unsigned n) {
-    for (unsigned i = 0; i < n; ++i) {
-      next_stamp();
-      c.all_reduce(16'384, 2, gpu_, gpu_ + 5'000, sequence_++);
-    }
+    for (unsigned i = 0; i < n; ++i) run_one(c, 16'384, 2);
+  }
+  /// Stamped after the call, however long this thread was kept from the processor in between.
+  void run_one(const DrivenCommunicator& c, std::size_t count, std::uint8_t channels) {
+    finish(c, c.launch("AllReduce", count, "ncclFloat32", channels, sequence_++), channels);
+  }
+  void finish(const DrivenCommunicator& c, void* task, unsigned channels) {
+    next_stamp();
+    c.complete(task, channels, gpu_, gpu_ + 5'000);
   }
   /// The GPU's clock goes on with the host's: stamps that fall behind it, or behind how far it was
   /// ahead once, are not believed.
@@ -104,6 +109,7 @@ class InspectorFiles : public PluginTest {
 TEST_F(InspectorFiles, AreWrittenAtTheEndOfACommunicatorWithoutAnAgent) {
   DrivenCommunicator c(table(), 0xAB, 4, 1, "tp/0", 1);
   void* task = c.launch("AllReduce", 16'384, "ncclFloat32", 2, 7);
+  next_stamp();
   // Two channels that do not run at the same time: the span counts, not the longer one.
   void* a = c.start_kernel(task, 3, gpu_);
   void* b = c.start_kernel(task, 4, gpu_ + 30'000);
@@ -154,15 +160,17 @@ TEST_F(InspectorFiles, AreNotThereUnlessTheyAreAskedFor) {
 TEST_F(InspectorFiles, LeaveOutSmallTransferredAndUntimedOperations) {
   DrivenCommunicator c(table(), 1, 4, 0);
   run(c, 1);
-  c.all_reduce(2'047, 1, gpu_ + 20'000, gpu_ + 30'000);  // 8188 bytes
-  c.all_reduce(2'048, 1, gpu_ + 40'000, gpu_ + 50'000);
-  c.all_reduce(16'384, 1, gpu_ + 70'000, gpu_ + 60'000);  // stops before it starts
+  run_one(c, 2'047, 1);  // 8188 bytes
+  run_one(c, 2'048, 1);
+  void* backwards = c.launch("AllReduce", 16'384, "ncclFloat32", 1, sequence_++);
+  next_stamp();
+  c.complete(backwards, 1, gpu_ + 10'000, gpu_);  // stops before it starts
   void* plan = c.start_plan();
   void* send = c.start_p2p(c.start_p2p_api(nullptr, "Send", 16'384, "ncclFloat32"), plan, "Send",
                            16'384, "ncclFloat32", 1, 1);
   c.stop(send);
   c.stop(plan);
-  c.complete(send, 1, gpu_ + 80'000, gpu_ + 90'000);
+  finish(c, send, 1);
   c.finalize();
   const auto got = wait_lines(2);
   ASSERT_EQ(got.size(), 2u);
@@ -177,15 +185,16 @@ TEST_F(InspectorFiles, TakeTransfersAndWhatWasLostInV42AndHostTimesOnRequest) {
   run(c, 1);
   // Stops before it starts: only the host's times are left.
   void* task = c.launch("AllReduce", 1, "ncclFloat32", 1, 1);
-  void* kernel = c.start_kernel(task, 0, gpu_ + 70'000);
+  next_stamp();
+  void* kernel = c.start_kernel(task, 0, gpu_ + 10'000);
   std::this_thread::sleep_for(milliseconds(2));
-  c.stop_kernel(kernel, gpu_ + 60'000);
+  c.stop_kernel(kernel, gpu_);
   void* plan = c.start_plan();
   void* receive = c.start_p2p(c.start_p2p_api(nullptr, "Recv", 16'384, "ncclFloat32"), plan, "Recv",
                               16'384, "ncclFloat32", 3, 1);
   c.stop(receive);
   c.stop(plan);
-  c.complete(receive, 1, gpu_ + 80'000, gpu_ + 90'000);
+  finish(c, receive, 1);
   c.finalize();
   const auto got = wait_lines(4);
   ASSERT_EQ(got.size(), 4u);
@@ -209,7 +218,7 @@ TEST_F(InspectorFiles, PutTransfersIntoADirectoryOfTheirOwnInV40) {
                            16'384, "ncclFloat32", 1, 1);
   c.stop(send);
   c.stop(plan);
-  c.complete(send, 1, gpu_, gpu_ + 10'000);
+  finish(c, send, 1);
   run(c, 1);
   c.finalize();
   const auto got = wait_lines(1);

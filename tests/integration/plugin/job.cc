@@ -31,8 +31,9 @@ void run(const DrivenCommunicator& c, unsigned n) {
   constexpr std::uint64_t kAhead = 3'600'000'000'000;
   static std::uint64_t gpu = 0;
   for (unsigned i = 0; i < n; ++i) {
+    void* task = c.launch("AllReduce", 100, "ncclFloat32", 1);
     gpu = std::max(gpu + 1000, ncclscope::tests::gpu_now_ns() + kAhead);
-    c.all_reduce(100, 1, gpu, gpu + 500);
+    c.complete(task, 1, gpu, gpu + 500);
   }
 }
 
