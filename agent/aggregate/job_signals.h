@@ -13,10 +13,15 @@
 
 #include "agent/aggregate/busy_union.h"
 #include "agent/aggregate/snapshot.h"
-#include "agent/aggregate/step_period.h"
 #include "agent/identity/gpu_table.h"
+#include "verdict/step_period.h"
 
 namespace ncclscope::agent {
+
+using verdict::Step;
+using verdict::step_signature;
+using verdict::StepOperation;
+using verdict::StepPeriod;
 
 /// One GPU in one job: all processes of the job on that GPU share it.
 struct GpuActivity {

@@ -16,11 +16,11 @@ FOLDERS = ("proto", "verdict", "topology", "archive", "plugin", "agent", "sim", 
 # Ours: folder -> folders it may include besides itself. tests/ may include everything.
 MAY_USE = {
     "proto": (),
-    "verdict": (),
+    "verdict": ("proto",),  # of it proto/model/ alone
     "topology": (),
     "plugin": ("proto",),
     "archive": ("proto",),
-    "agent": ("proto", "archive", "topology"),
+    "agent": ("proto", "archive", "topology", "verdict"),  # of verdict/ step_period.h alone
     "sim": ("proto",),
     "cli": ("proto", "sim", "verdict", "archive", "topology"),
 }
@@ -55,6 +55,10 @@ def violation(source: str, included: str) -> str | None:
     if folder in MAY_USE and target in FOLDERS and target != folder and target not in MAY_USE[folder]:
         allowed = ", ".join(MAY_USE[folder]) or "nothing of ours"
         return f"{folder}/ may use {allowed}"
+    if folder == "verdict" and target == "proto" and not included.startswith("proto/model/"):
+        return "verdict/ knows what an operation is (proto/model/), not how it travels"
+    if folder == "agent" and target == "verdict" and included != "verdict/step_period.h":
+        return "agents measure, and judge nobody: of verdict/ they may use the step finder only"
     if folder == "agent" and target == "agent":
         own, other = source.split("/")[1], included.split("/")[1]
         if own in AGENT_LAYERS and other in AGENT_LAYERS and own != other:
@@ -91,6 +95,8 @@ def selftest() -> int:
         ("cli/a.cc", "verdict/judge.h", True),
         ("agent/export/a.cc", "verdict/judge.h", False),
         ("verdict/a.cc", "proto/wire/frame.h", False),
+        ("verdict/a.cc", "proto/model/operation.h", True),
+        ("agent/aggregate/a.h", "verdict/step_period.h", True),
         ("verdict/a.cc", "chrono", False),
         ("archive/a.cc", "proto/wire/frame.h", True),
         ("archive/a.cc", "agent/base/x.h", False),

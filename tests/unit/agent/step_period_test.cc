@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The step finder on small sequences with a known answer.
-#include "agent/aggregate/step_period.h"
+#include "verdict/step_period.h"
 
 #include <gtest/gtest.h>
 
@@ -14,6 +14,10 @@ namespace {
 
 using model::DataType;
 using model::Function;
+using verdict::Step;
+using verdict::step_signature;
+using verdict::StepOperation;
+using verdict::StepPeriod;
 
 StepOperation operation(Function function, std::uint64_t bytes, std::uint64_t call_ns,
                         std::uint16_t communicator = 0) {

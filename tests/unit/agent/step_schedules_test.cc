@@ -16,9 +16,9 @@
 
 #include "agent/aggregate/all_to_all.h"
 #include "agent/aggregate/dimension.h"
-#include "agent/aggregate/step_period.h"
 #include "proto/model/bandwidth.h"
 #include "tests/unit/agent/training_schedule.h"
+#include "verdict/step_period.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -26,6 +26,10 @@ namespace {
 using testing::Schedule;
 using testing::ScheduledOperation;
 using testing::ScheduleMaker;
+using verdict::Step;
+using verdict::step_signature;
+using verdict::StepOperation;
+using verdict::StepPeriod;
 
 StepOperation to_operation(const ScheduledOperation& o, std::uint32_t nranks) {
   StepOperation out;

@@ -2,13 +2,13 @@
 //
 // The hot path is add() -> take() -> touch(): an insertion at the end of a sorted buffer and one
 // table lookup. choose() looks at all anchors; it runs so seldom that this is O(1) per operation.
-#include "agent/aggregate/step_period.h"
+#include "verdict/step_period.h"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-namespace ncclscope::agent {
+namespace ncclscope::verdict {
 namespace {
 
 constexpr std::uint32_t kMinMatches = 3;  // equal windows before an anchor is believed
@@ -404,4 +404,4 @@ void StepPeriod::choose() {
   }
 }
 
-}  // namespace ncclscope::agent
+}  // namespace ncclscope::verdict

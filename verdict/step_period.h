@@ -17,7 +17,7 @@
 // Sends and Receives that follow each other on a communicator count as one operation without size,
 // and windows are compared by communicator and function alone: uneven all-to-alls and variable
 // sequence lengths do not disturb.
-//   Thread: reactor.   Times: ns.   Memory: at most kMaxAnchors x 40 bytes and 10 KiB; released
+//   Thread: one.   Times: ns.   Memory: at most kMaxAnchors x 40 bytes and 10 KiB; released
 //   with the process. Cost: one table lookup per operation; a choice is made now and then, O(1)
 //   amortised.
 #pragma once
@@ -30,7 +30,7 @@
 
 #include "proto/model/operation.h"
 
-namespace ncclscope::agent {
+namespace ncclscope::verdict {
 
 /// One operation as the step finder sees it.
 struct StepOperation {
@@ -211,4 +211,4 @@ class StepPeriod {
   std::uint64_t pauses_ = 0;
 };
 
-}  // namespace ncclscope::agent
+}  // namespace ncclscope::verdict
