@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -120,6 +121,27 @@ std::string without_slash(std::string url) {
   return url;
 }
 
+/// Something is wrong with what a Prometheus answered.
+class AnswerError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The answer of the HTTP API, if it is a success.
+nlohmann::json answer_of(const std::string& body) {
+  nlohmann::json answer = nlohmann::json::parse(body, nullptr, false);
+  if (!answer.is_object()) throw AnswerError("its answer is no JSON: is this a Prometheus?");
+  const auto status = answer.find("status");
+  if (status == answer.end()) throw AnswerError("its answer is no vector");
+  if (*status != "success") {
+    const auto error = answer.find("error");
+    const bool told = error != answer.end() && error->is_string();
+    throw AnswerError("it refuses: " +
+                      (told ? printable(error->get<std::string>()) : "no reason given"));
+  }
+  return answer;
+}
+
 }  // namespace
 
 std::vector<std::string> split_list(std::string_view text) {
@@ -184,13 +206,13 @@ Prometheus::Prometheus(std::string url, std::string ca, milliseconds limit)
   if (kReady != CURLE_OK) throw std::runtime_error("libcurl cannot be initialised");
 }
 
-std::vector<Prometheus::Sample> Prometheus::query(const std::string& expression) const {
+std::string Prometheus::ask(const std::string& path, const std::string& expression) const {
   const std::unique_ptr<CURL, CurlDeleter> curl(curl_easy_init());
   if (!curl) throw std::runtime_error("libcurl cannot be initialised");
   const std::unique_ptr<char, void (*)(void*)> escaped(
       curl_easy_escape(curl.get(), expression.c_str(), static_cast<int>(expression.size())),
       &curl_free);
-  const std::string url = url_ + "/api/v1/query?query=" + escaped.get();
+  const std::string url = url_ + "/api/v1/" + path + "query=" + escaped.get();
   std::string body;
   std::array<char, CURL_ERROR_SIZE> why{};
   curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
@@ -205,9 +227,25 @@ std::vector<Prometheus::Sample> Prometheus::query(const std::string& expression)
   if (code != CURLE_OK)
     throw std::runtime_error("Prometheus at " + printable(url_) + ": " +
                              printable(why[0] != '\0' ? why.data() : curl_easy_strerror(code)));
+  return body;
+}
+
+std::vector<Prometheus::Sample> Prometheus::query(const std::string& expression) const {
   try {
-    return parse_vector(body);
-  } catch (const std::runtime_error& error) {
+    return parse_vector(ask("query?", expression));
+  } catch (const AnswerError& error) {
+    throw std::runtime_error("Prometheus at " + printable(url_) + ": " + error.what());
+  }
+}
+
+std::vector<Prometheus::Series> Prometheus::query_range(const std::string& expression, double start,
+                                                        double end, double step_seconds) const {
+  std::array<char, 160> path{};
+  (void)std::snprintf(path.data(), path.size(), "query_range?start=%.3f&end=%.3f&step=%.3f&", start,
+                      end, step_seconds);
+  try {
+    return parse_matrix(ask(path.data(), expression));
+  } catch (const AnswerError& error) {
     throw std::runtime_error("Prometheus at " + printable(url_) + ": " + error.what());
   }
 }
@@ -228,13 +266,9 @@ std::vector<std::string> Prometheus::nodes(const std::string& job_id) const {
 }
 
 std::vector<Prometheus::Sample> parse_vector(const std::string& body) {
-  const nlohmann::json answer = nlohmann::json::parse(body, nullptr, false);
-  if (!answer.is_object()) throw std::runtime_error("its answer is no JSON: is this a Prometheus?");
+  const nlohmann::json answer = answer_of(body);
   std::vector<Prometheus::Sample> out;
   try {
-    if (answer.at("status") != "success")
-      throw std::runtime_error("it refuses: " +
-                               printable(answer.value("error", "no reason given")));
     for (const nlohmann::json& result : answer.at("data").at("result")) {
       Prometheus::Sample sample;
       for (const auto& [name, value] : result.at("metric").items())
@@ -243,7 +277,26 @@ std::vector<Prometheus::Sample> parse_vector(const std::string& body) {
       out.push_back(std::move(sample));
     }
   } catch (const nlohmann::json::exception&) {
-    throw std::runtime_error("its answer is no vector");
+    throw AnswerError("its answer is no vector");
+  }
+  return out;
+}
+
+std::vector<Prometheus::Series> parse_matrix(const std::string& body) {
+  const nlohmann::json answer = answer_of(body);
+  std::vector<Prometheus::Series> out;
+  try {
+    for (const nlohmann::json& result : answer.at("data").at("result")) {
+      Prometheus::Series series;
+      for (const auto& [name, value] : result.at("metric").items())
+        series.labels[name] = value.get<std::string>();
+      for (const nlohmann::json& sample : result.at("values"))
+        series.samples.emplace_back(sample.at(0).get<double>(),
+                                    std::strtod(sample.at(1).get<std::string>().c_str(), nullptr));
+      out.push_back(std::move(series));
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw AnswerError("its answer is no matrix");
   }
   return out;
 }

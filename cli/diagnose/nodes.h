@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "verdict/judge.h"
@@ -43,10 +44,21 @@ class Prometheus {
   /// An instant query.
   [[nodiscard]] std::vector<Sample> query(const std::string& expression) const;
 
+  struct Series {
+    std::map<std::string, std::string> labels;
+    std::vector<std::pair<double, double>> samples;  // seconds since 1970, value
+  };
+  /// A range query; times in seconds since 1970.
+  [[nodiscard]] std::vector<Series> query_range(const std::string& expression, double start,
+                                                double end, double step_seconds) const;
+
   /// Hosts whose agents reported the job within the last ten minutes.
   [[nodiscard]] std::vector<std::string> nodes(const std::string& job_id) const;
 
  private:
+  /// The answer to /api/v1/<path>, with `expression` as query.
+  [[nodiscard]] std::string ask(const std::string& path, const std::string& expression) const;
+
   std::string url_, ca_;
   std::chrono::milliseconds limit_;
 };
@@ -58,6 +70,8 @@ class Prometheus {
 [[nodiscard]] std::map<verdict::Shape, verdict::ShapeSample> transfer_baselines(
     const std::vector<Prometheus::Sample>& bandwidths,
     const std::vector<Prometheus::Sample>& bytes_per_operation);
+/// The matrix of an answer to a range query. Pure.
+[[nodiscard]] std::vector<Prometheus::Series> parse_matrix(const std::string& body);
 /// As a label's value in a selector, quoted. Pure.
 [[nodiscard]] std::string label_value(std::string_view value);
 /// "host" of "host:port" or "[v6]:port". Pure.

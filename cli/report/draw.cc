@@ -106,11 +106,16 @@ void write_json_file(const std::string& path, const nlohmann::ordered_json& valu
         path + ": cannot be written: " + std::strerror(errno));  // NOLINT(concurrency-mt-unsafe)
 }
 
-Drawn draw_report(Connection& connection, const std::string& folder, bool drawings) {
+Drawn draw_report(Connection& connection, const std::string& folder, bool drawings,
+                  const ThroughputOptions& throughput) {
   const std::string view = "operations";
   const RunHead head = run_head(connection, view);
   Drawn out;
   out.insights = find_insights(connection, view, head);
+  const Explanation explanation = explain(find_steps(connection, view),
+                                          read_throughput(throughput, head.first_ns, head.last_ns));
+  for (Insight& insight : insights_of(explanation)) out.insights.push_back(std::move(insight));
+  write_json_file(folder + "/steps.json", explanation_json(explanation));
   write_json_file(folder + "/insights.json", insights_json(out.insights));
   if (!drawings) return out;
   Page page;
@@ -120,6 +125,7 @@ Drawn draw_report(Connection& connection, const std::string& folder, bool drawin
   page.facts = facts_of(head);
   page.insights = out.insights;
   page.pictures = make_pictures(connection, view);
+  for (Picture& picture : pictures_of(explanation)) page.pictures.push_back(std::move(picture));
   out.files = write_page(page, folder);
   return out;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pictured part of a report: DIR/report.html, DIR/svg/*.svg, DIR/insights.json, and what stands
-// out as text.
+// The pictured part of a report: DIR/report.html, DIR/svg/*.svg, DIR/insights.json, DIR/steps.json,
+// and what stands out as text.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,6 +11,7 @@
 #include "cli/report/duckdb.h"
 #include "cli/report/page.h"
 #include "cli/report/pictures.h"
+#include "cli/report/throughput.h"
 
 namespace ncclscope::cli::report {
 
@@ -34,7 +35,9 @@ struct Drawn {
 
 /// Of the view `operations`. Throws AssetError where ECharts is missing, before anything is written
 /// but insights.json.
-/// @param drawings  false: only what stands out
-Drawn draw_report(Connection& connection, const std::string& folder, bool drawings);
+/// @param drawings    false: only what stands out
+/// @param throughput  what steps are held against, if anything
+Drawn draw_report(Connection& connection, const std::string& folder, bool drawings,
+                  const ThroughputOptions& throughput = {});
 
 }  // namespace ncclscope::cli::report

@@ -23,6 +23,7 @@ const std::string kTimed = "busbw > 0 AND bytes > 0 AND seconds > 0";
 
 constexpr double kBinsPerOctave = 16;  // of histograms: 4.4 % wide
 constexpr std::size_t kMostBins = 400;
+constexpr int kNamesWidth = 250;  // pixels
 
 std::string text_at(const Rows& rows, std::size_t column, std::size_t row) {
   return printable(rows.text(column, row));
@@ -66,6 +67,13 @@ Json y_axis(const std::string& name, const std::string& format, const char* type
   Json axis = value_axis(name, format, type);
   axis["nameGap"] = 70;
   return axis;
+}
+
+/// Names may be long: what does not fit is cut, and stands in the table.
+Json names_axis(Json names) {
+  return {{"type", "category"},
+          {"data", std::move(names)},
+          {"axisLabel", {{"width", kNamesWidth}, {"overflow", "truncate"}}}};
 }
 
 Json time_axis() {
@@ -365,9 +373,9 @@ class Pictures {
     picture.height = 110 + 24 * static_cast<int>(data.size());
     picture.option["legend"]["show"] = false;
     picture.option["grid"] = {
-        {"left", 12}, {"right", 30}, {"top", 10}, {"bottom", 55}, {"containLabel", true}};
+        {"left", kNamesWidth + 20}, {"right", 30}, {"top", 10}, {"bottom", 55}};
     picture.option["xAxis"] = x_axis("bus bandwidth", "bandwidth", "value");
-    picture.option["yAxis"] = {{"type", "category"}, {"data", std::move(names)}};
+    picture.option["yAxis"] = names_axis(std::move(names));
     picture.option["tooltip"]["formatter"] = "@box:bandwidth";
     picture.option["series"].push_back({{"type", "boxplot"},
                                         {"name", "bus bandwidth"},
@@ -599,12 +607,12 @@ class Pictures {
     picture.height = 150 + 16 * std::max(6, static_cast<int>(ranks.size()));
     picture.option["legend"]["show"] = false;
     picture.option["grid"] = {
-        {"left", 12}, {"right", 20}, {"top", 10}, {"bottom", 100}, {"containLabel", true}};
+        {"left", kNamesWidth + 20}, {"right", 20}, {"top", 10}, {"bottom", 100}};
     picture.option["xAxis"] =
         x_axis("time (UTC), a column is an equal number of operations", "clock", "category");
     picture.option["xAxis"]["data"] = std::move(columns);
-    picture.option["yAxis"] = {
-        {"type", "category"}, {"name", ""}, {"data", std::move(ranks)}, {"inverse", true}};
+    picture.option["yAxis"] = names_axis(std::move(ranks));
+    picture.option["yAxis"]["inverse"] = true;
     picture.option["tooltip"]["formatter"] = "@heat:seconds";
     picture.option["visualMap"] = {{"min", 0},
                                    {"max", hottest > 0 ? hottest : 1},
@@ -670,9 +678,9 @@ class Pictures {
     picture.height = 110 + 22 * static_cast<int>(data.size());
     picture.option["legend"]["show"] = false;
     picture.option["grid"] = {
-        {"left", 12}, {"right", 30}, {"top", 10}, {"bottom", 55}, {"containLabel", true}};
+        {"left", kNamesWidth + 20}, {"right", 30}, {"top", 10}, {"bottom", 55}};
     picture.option["xAxis"] = x_axis("longest wait of another rank, summed", "seconds", "value");
-    picture.option["yAxis"] = {{"type", "category"}, {"data", std::move(names)}};
+    picture.option["yAxis"] = names_axis(std::move(names));
     picture.option["tooltip"]["formatter"] = "@bar:seconds";
     picture.option["series"].push_back(
         {{"type", "bar"}, {"name", "others waited"}, {"data", std::move(data)}});

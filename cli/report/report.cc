@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/report/compare.h"
 #include "cli/report/draw.h"
+#include "cli/report/flight_operations.h"
 #include "cli/report/inputs.h"
 #include "cli/report/output.h"
 #include "cli/report/progress.h"
@@ -71,9 +73,10 @@ void prepare_output(const ReportOptions& options) {
       throw InputError(options.output.string() +
                        ": is not empty; --overwrite replaces the report in it");
     fs::remove_all(options.output / kOperationsFolder);
-    for (const char* file : {"report.json", "report.html", "insights.json"})
+    for (const char* file :
+         {"report.json", "report.html", "insights.json", "steps.json", "compare.json"})
       fs::remove(options.output / file);
-    fs::remove_all(options.output / "svg");
+    for (const char* folder : {"svg", "a", "b"}) fs::remove_all(options.output / folder);
   }
   fs::create_directories(options.output / kOperationsFolder);
 }
@@ -119,6 +122,22 @@ ColumnSet write_operations(Connection& connection, const ReportOptions& options,
   return lost;
 }
 
+/// Dumps become operations/job=<id>/flight_*.parquet.
+void write_flight(Connection& connection, const ReportOptions& options, unsigned threads,
+                  StringPool& pool) {
+  if (options.flight_recorder.empty()) return;
+  FlightSource source(read_flight_dumps(options.flight_recorder), pool);
+  std::atomic<ColumnSet> lost{0};
+  register_operations(connection, "read_flight", source, threads, kAllColumns, lost);
+  const fs::path folder =
+      options.output / kOperationsFolder /
+      (std::string(kJobColumn) + "=" + folder_name(options.job.empty() ? "unknown" : options.job));
+  fs::create_directories(folder);
+  connection.run("COPY (SELECT * FROM read_flight()) TO " + sql_literal(folder.string()) +
+                 " (FORMAT parquet, COMPRESSION zstd, PER_THREAD_OUTPUT true, OVERWRITE_OR_IGNORE "
+                 "true, FILENAME_PATTERN 'flight_{i}')");
+}
+
 /// A value of the statistics takes 40 bytes in memory, and up to 24 while it is sorted.
 std::uint64_t values_in_memory(std::uint64_t memory_bytes) {
   return memory_bytes / 4 / 64;
@@ -139,22 +158,83 @@ void tell_damage(const ReadAccount& account, const Inputs& inputs) {
 /// Without the drawing library there is a report all the same.
 Drawn draw(Connection& connection, const ReportOptions& options) {
   try {
-    return draw_report(connection, options.output, options.pictures);
+    return draw_report(connection, options.output, options.pictures, options.throughput);
   } catch (const AssetError& error) {
     std::fprintf(stderr, "no pictures: %s\n", error.what());
-    return draw_report(connection, options.output, false);
+    return draw_report(connection, options.output, false, options.throughput);
   }
+}
+
+/// Makes `view` of what is at `path`: the folder of a report, or inputs, which are written to
+/// OUTPUT/<view>/operations first.
+void open_side(Connection& connection, const ReportOptions& options, const std::string& path,
+               const std::string& view, unsigned threads, StringPool& pool) {
+  if (fs::is_directory(fs::path(path) / kOperationsFolder)) {
+    connection.run(operations_view(path, view));
+    return;
+  }
+  ReportOptions side = options;
+  side.paths = {path};
+  side.output = options.output / view;
+  const Inputs inputs = find_inputs(side.paths, side.job);
+  fs::create_directories(side.output / kOperationsFolder);
+  ReadAccount account;
+  (void)write_operations(connection, side, inputs, threads, kAllColumns, pool, account);
+  tell_damage(account, inputs);
+  if (account.counts().operations == 0) throw InputError(path + ": no operation in it");
+  connection.run(operations_view(side.output, view));
+}
+
+unsigned threads_of(const ReportOptions& options) {
+  return options.threads != 0 ? options.threads
+                              : std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+}
+
+int run_comparison(const ReportOptions& options) {
+  prepare_output(options);
+  const ScratchFolder scratch(options.output / ".scratch");
+  const unsigned threads = threads_of(options);
+  Database database({.memory_bytes = options.memory_mb * 1000 * 1000 / 2,
+                     .threads = threads,
+                     .temporary_folder = scratch.path()});
+  Connection connection = database.connect();
+  Progress progress(!options.quiet);
+  StringPool pool;
+  progress.step("reading A");
+  open_side(connection, options, options.compare[0], "a", threads, pool);
+  progress.step("reading B");
+  open_side(connection, options, options.compare[1], "b", threads, pool);
+  progress.step("comparing");
+  CompareOptions settings;
+  settings.least_change = options.least_change;
+  const Comparison comparison =
+      compare_runs(connection, "a", "b", {"A", printable(options.compare[0]), {}, {}},
+                   {"B", printable(options.compare[1]), {}, {}}, settings);
+  write_json_file(options.output / "compare.json", comparison_json(comparison));
+  std::string page;
+  if (options.pictures) {
+    try {
+      page = write_page(comparison_page(comparison), options.output).html;
+    } catch (const AssetError& error) {
+      std::fprintf(stderr, "no pictures: %s\n", error.what());
+    }
+  }
+  progress.done();
+  if (!options.quiet)
+    std::fputs(comparison_text(comparison, options.terminal_rows).c_str(), stdout);
+  std::printf("%s\n", (options.output / "compare.json").c_str());
+  if (!page.empty()) std::printf("%s\n", page.c_str());
+  return comparison.changes.empty() ? kSuccess : kNegative;
 }
 
 }  // namespace
 
 int run_report(const ReportOptions& options) {
-  const Inputs inputs = find_inputs(options.paths, options.job);
+  if (!options.compare.empty()) return run_comparison(options);
+  const Inputs inputs = options.paths.empty() ? Inputs() : find_inputs(options.paths, options.job);
   prepare_output(options);
   const ScratchFolder scratch(options.output / ".scratch");
-  const unsigned threads = options.threads != 0
-                               ? options.threads
-                               : std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+  const unsigned threads = threads_of(options);
   // The rest is for our readers, allocators and what DuckDB does not count.
   const std::uint64_t memory_bytes = options.memory_mb * 1000 * 1000;
   Database database(
@@ -181,10 +261,12 @@ int run_report(const ReportOptions& options) {
     fs::create_directories(options.output / kOperationsFolder);
     (void)write_operations(connection, options, inputs, threads, kAllColumns, pool, account);
   }
+  write_flight(connection, options, threads, pool);
   progress.done();
   tell_damage(account, inputs);
   const ReadCounts counts = account.counts();
-  if (counts.operations == 0) throw InputError("no operation in any of the input files");
+  if (counts.operations == 0 && options.flight_recorder.empty())
+    throw InputError("no operation in any of the input files");
 
   progress.step("statistics", [&] { return connection.progress() / 100; });
   connection.run(operations_view(options.output));
@@ -206,15 +288,62 @@ int run_report(const ReportOptions& options) {
 }  // namespace ncclscope::cli::report
 
 namespace ncclscope::cli {
+namespace {
+
+void add_comparison(CLI::App& command, report::ReportOptions& options, CLI::Option& paths) {
+  command
+      .add_option(
+          "--compare", options.compare,
+          "Compare two runs instead, such as yesterday's (A) and today's (B): what PATH may "
+          "be, or folders of reports")
+      ->type_name("A B")
+      ->expected(2)
+      ->excludes(&paths);
+  command
+      .add_option(
+          "--flight-recorder", options.flight_recorder,
+          "Dumps of PyTorch's Flight Recorder in JSON, or folders of them, as further input")
+      ->type_name("PATH");
+  command
+      .add_option("--least-change", options.least_change,
+                  "Bandwidths that differ by less are the same")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->type_name("SHARE");
+  CLI::Option* csv = command
+                         .add_option("--throughput", options.throughput.csv,
+                                     "CSV file with a column time or step, and throughput (TFLOPS, "
+                                     "tokens/s): does communication explain it?")
+                         ->type_name("FILE");
+  command
+      .add_option("--throughput-column", options.throughput.column,
+                  "Its column (default: the first beside time and step)")
+      ->type_name("NAME");
+  command
+      .add_option("--throughput-prometheus", options.throughput.prometheus,
+                  "A Prometheus that has it instead")
+      ->type_name("URL")
+      ->excludes(csv);
+  command
+      .add_option("--throughput-query", options.throughput.query,
+                  "Its query, which gives one series")
+      ->type_name("PROMQL");
+  command
+      .add_option("--throughput-ca", options.throughput.ca,
+                  "PEM authorities that sign its certificate (default: the system's)")
+      ->type_name("FILE");
+}
+
+}  // namespace
 
 void register_report(CLI::App& app) {
   auto options = std::make_shared<report::ReportOptions>();
   CLI::App* command = app.add_subcommand("report",
                                          "Summarise a run from NCCL Inspector logs or ncclscope "
                                          "archives: Parquet, statistics, pictures");
-  command->add_option("PATH", options->paths, "Files, or folders that are searched")
-      ->required()
-      ->type_name("PATH");
+  CLI::Option* paths =
+      command->add_option("PATH", options->paths, "Files, or folders that are searched")
+          ->type_name("PATH");
   command
       ->add_option("--output,-o", options->output, "Folder for the report; made if it is missing")
       ->required()
@@ -238,6 +367,7 @@ void register_report(CLI::App& app) {
       ->check(CLI::Range(200, 1000000))
       ->capture_default_str()
       ->type_name("MB");
+  add_comparison(*command, *options, *paths);
   command->add_flag("--pictures,!--no-pictures", options->pictures,
                     "Draw report.html and svg/ (default); it takes some seconds");
   command->add_flag("--quiet,-q", options->quiet, "No progress bar and no tables");
@@ -246,10 +376,17 @@ void register_report(CLI::App& app) {
       "docs/report.md, docs/parquet-schema.md.\n"
       "Exit status: 0 a report was written (what could not be read is told on standard error and "
       "in report.json);\n"
-      "1 with --strict: it was written, and something could not be read; 2 no report: wrong "
+      "1 with --strict: it was written, and something could not be read; with --compare: something "
+      "changed;\n"
+      "2 no report: wrong "
       "arguments, nothing to read,\n"
       "no DuckDB, no space.");
   command->callback([options] {
+    const bool reports = !options->paths.empty() || !options->flight_recorder.empty();
+    if (reports != options->compare.empty())
+      throw CLI::ValidationError("PATH", "wanted what to report, or --compare A B");
+    if (options->throughput.prometheus.empty() != options->throughput.query.empty())
+      throw CLI::ValidationError("--throughput-prometheus", "goes with --throughput-query");
     try {
       if (const int status = report::run_report(*options); status != kSuccess)
         throw CLI::RuntimeError(status);

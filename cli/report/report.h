@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/report/duckdb.h"
+#include "cli/report/throughput.h"
 
 namespace ncclscope::cli::report {
 
@@ -25,6 +26,10 @@ struct ReportOptions {
   bool strict = false;  // anything that could not be read makes the exit status 1
   bool quiet = false;
   bool pictures = true;
+  std::vector<std::string> compare;  // two: inputs, or folders of reports
+  double least_change = 0.03;        // of a bandwidth, that counts in a comparison
+  ThroughputOptions throughput;
+  std::vector<std::string> flight_recorder;  // dumps of PyTorch's Flight Recorder, folders of them
 };
 
 /// What an output works with: the view `operations`, the tables of statistics.h, and the folder to

@@ -34,12 +34,14 @@ std::string operations_view(const std::string& output, const std::string& view) 
   std::string all;
   for (const Column& column : kColumns)
     all += std::string("NULL::") + sql_type(column.type) + " AS " + column.name + ", ";
+  // Files of different kinds of input have different columns.
   // A job id that is all digits must stay text, whatever the other folders are called.
   return "CREATE OR REPLACE VIEW " + view + " AS SELECT * FROM (SELECT " + all +
          "NULL::VARCHAR AS " + kJobColumn +
          " WHERE false) UNION ALL BY NAME SELECT * FROM read_parquet(" +
          sql_literal(output + "/" + kOperationsFolder + "/*/*.parquet") +
-         ", hive_partitioning = true, hive_types = {'" + kJobColumn + "': VARCHAR})";
+         ", union_by_name = true, hive_partitioning = true, hive_types = {'" + kJobColumn +
+         "': VARCHAR})";
 }
 
 }  // namespace ncclscope::cli::report

@@ -79,34 +79,36 @@ class RunJudge {
   bool find_places() {
     job_.job_id = run_.job;
     std::map<std::tuple<std::string, std::int64_t, std::string>, std::uint32_t> gpus;
-    for_each_row(
-        connection_,
-        "SELECT communicator, rank, any_value(node), any_value(pid), any_value(coalesce(gpu, '')),"
-        " max(ranks), max(nodes), max(communicator_name), max(dimension)" +
-            from_ + " GROUP BY 1, 2 ORDER BY max(ranks) DESC, 1, 2",
-        [&](const Rows& rows, std::size_t r) {
-          const auto [c, new_communicator] = communicators_.try_emplace(
-              std::string(rows.text(0, r)), static_cast<std::uint32_t>(job_.communicators.size()));
-          if (new_communicator) {
-            verdict::Communicator& made = job_.communicators.emplace_back();
-            made.comm = printable(rows.text(0, r));
-            made.nranks = static_cast<std::uint32_t>(rows.integer(5, r));
-            made.nnodes = static_cast<std::uint32_t>(rows.integer(6, r));
-            made.name = printable(rows.text(7, r));
-            made.dimension = printable(rows.text(8, r));
-          }
-          const std::string node = printable(rows.text(2, r));
-          const auto rank = static_cast<std::int32_t>(rows.integer(1, r));
-          const auto [g, new_gpu] =
-              gpus.try_emplace({node, rows.integer(3, r), std::string(rows.text(4, r))},
-                               static_cast<std::uint32_t>(job_.gpus.size()));
-          // The largest communicator comes first: if it has everybody, its ranks are the job's.
-          if (new_gpu)
-            job_.gpus.push_back({node.empty() ? "an unknown node" : node, -1,
-                                 c->second == 0 ? std::to_string(rank) : ""});
-          members_[{c->second, rank}] = static_cast<std::uint32_t>(job_.members.size());
-          job_.members.push_back({c->second, g->second, rank});
-        });
+    for_each_row(connection_,
+                 "SELECT communicator, rank, any_value(node), any_value(pid), "
+                 "any_value(coalesce(gpu, CASE WHEN pid IS NULL THEN file ELSE '' END)),"
+                 " max(ranks), max(nodes), max(communicator_name), max(dimension)" +
+                     from_ + " GROUP BY 1, 2 ORDER BY max(ranks) DESC, 1, 2",
+                 [&](const Rows& rows, std::size_t r) {
+                   const auto [c, new_communicator] = communicators_.try_emplace(
+                       std::string(rows.text(0, r)),
+                       static_cast<std::uint32_t>(job_.communicators.size()));
+                   if (new_communicator) {
+                     verdict::Communicator& made = job_.communicators.emplace_back();
+                     made.comm = printable(rows.text(0, r));
+                     made.nranks = static_cast<std::uint32_t>(rows.integer(5, r));
+                     made.nnodes = static_cast<std::uint32_t>(rows.integer(6, r));
+                     made.name = printable(rows.text(7, r));
+                     made.dimension = printable(rows.text(8, r));
+                   }
+                   const std::string node = printable(rows.text(2, r));
+                   const auto rank = static_cast<std::int32_t>(rows.integer(1, r));
+                   const auto [g, new_gpu] =
+                       gpus.try_emplace({node, rows.integer(3, r), std::string(rows.text(4, r))},
+                                        static_cast<std::uint32_t>(job_.gpus.size()));
+                   // The largest communicator comes first: if it has everybody, its ranks are the
+                   // job's.
+                   if (new_gpu)
+                     job_.gpus.push_back({node.empty() ? "an unknown node" : node, -1,
+                                          c->second == 0 ? std::to_string(rank) : ""});
+                   members_[{c->second, rank}] = static_cast<std::uint32_t>(job_.members.size());
+                   job_.members.push_back({c->second, g->second, rank});
+                 });
     if (!job_.communicators.empty() && job_.communicators[0].nranks < job_.gpus.size()) {
       for (verdict::Gpu& gpu : job_.gpus) gpu.global_rank.clear();
     }

@@ -7,6 +7,8 @@
 page: a run with a late rank and a hostile name. The page must name the rank and since when, show the numbers that Python
 computes from the same lines, ask nobody for anything, run nothing that a name says, and be usable without a mouse.
 
+compare: equal runs differ in nothing; a slower collective, another algorithm and a late rank are named, and nothing else.
+
 screenshot: photographs the page into NCCLSCOPE_SCREENSHOT. No test; it makes the pictures in docs/.
 """
 import collections
@@ -196,8 +198,54 @@ def page(build, folder):
     check_page(out)
 
 
+def compare(build, folder):
+    runs.write(folder / "yesterday", seed=1)
+    runs.write(folder / "today", seed=2)
+    runs.write(folder / "changed", seed=3, slower={"AllReduce": 1.2}, algorithms={"AllGather": "NVLS"})
+    runs.write(folder / "late", seed=4, late=2, late_from=0)
+
+    def changes(a, b, status):
+        out = folder / f"{a.name}-{b.name}"
+        text = report(build, "--compare", a, b, "--output", out, status=status)
+        answer = json.loads((out / "compare.json").read_text())
+        page = (out / "report.html").read_text()
+        require(all(c["text"] in text for c in answer["changes"]), f"terminal and JSON differ: {text}")
+        require(len(Tables(page).tables[""]) == 1 + len(answer["shapes"]), "the page's table has other shapes")
+        check_svg(out, ["compare-ratio"])
+        return answer
+
+    answer = changes(folder / "yesterday", folder / "today", HEALTHY)
+    require(answer["changes"] == [] and len(answer["shapes"]) == 3, f"equal runs: {answer['changes']}")
+    answer = changes(folder / "yesterday", folder / "changed", CHANGED)
+    kinds = sorted(c["kind"] for c in answer["changes"])
+    require(kinds == ["algorithm", "transfer_slower"], f"changed: {answer['changes']}")
+    slower = next(c for c in answer["changes"] if c["kind"] == "transfer_slower")
+    require(slower["text"].startswith("AllReduce 64 MiB, 8 ranks on 2 nodes"), slower["text"])
+    ratio = next(s for s in answer["shapes"] if s["collective"] == "AllReduce")["transfer_busbw"]["ratio"]
+    require(abs(ratio - 1 / 1.2) < 0.02, f"ratio {ratio}")
+    # A report that was made before is compared without reading its input again.
+    report(build, folder / "yesterday", "--output", folder / "kept", "--no-pictures", "--quiet")
+    answer = changes(folder / "kept", folder / "late", CHANGED)
+    require({"waits_more", "late_gpu"} <= {c["kind"] for c in answer["changes"]}, f"late: {answer['changes']}")
+    require(not any(c["kind"] == "transfer_slower" for c in answer["changes"]), f"the network is accused: {answer['changes']}")
+
+    dumps = pathlib.Path(__file__).resolve().parents[2] / "data" / "flight_recorder" / "never_called"
+    report(build, "--flight-recorder", dumps, "--output", folder / "flight", "--no-pictures", "--quiet")
+    rows = json.loads((folder / "flight" / "report.json").read_text())["statistics"]
+    reduces = [r for r in rows if r["collective"] == "AllReduce" and r["communicator_name"] == "default_pg"]
+    # 3 of each rank are done, in 1.5 ms for 2 MiB; the fourth of three ranks is not.
+    require([(r["operations"], r["timed"], r["bytes"]) for r in reduces] == [(15, 12, 2097152)], f"dumps: {reduces}")
+    require(near(reduces[0]["busbw_median"], 2097152 / 1.5e-3 * 1.5), f"dumps: {reduces}")
+
+    bad = folder / "throughput.csv"
+    bad.write_text("time,tflops\n1764000000,300\nnoon,310\n")
+    text = report(build, folder / "today", "--output", folder / "bad", "--throughput", bad, status=USAGE)
+    require(f"{bad}:3: 'noon' is no time" in text, text)
+    report(build, "--output", folder / "none", status=USAGE)
+
+
 def screenshot(build, folder):
-    late_run(build, folder, steps=1200, late_from=700)
+    late_run(build, folder, steps=1200, late_from=700, name="dp_group")
     check_page(folder / "out", pathlib.Path(os.environ["NCCLSCOPE_SCREENSHOT"]))
 
 
@@ -211,4 +259,4 @@ class a_browser(Browser):  # noqa: N801 (used as a function)
 
 
 if __name__ == "__main__":
-    sys.exit(run_scenarios(__doc__, (page, screenshot)))
+    sys.exit(run_scenarios(__doc__, (page, compare, screenshot)))

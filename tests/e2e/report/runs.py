@@ -17,7 +17,7 @@ STEP = (("AllGather", 2097152, "RING", "SIMPLE", 400), ("ReduceScatter", 4194304
         ("AllReduce", 67108864, "NVLS", "SIMPLE", 1500))
 
 
-def write(folder, seed=1, steps=400, late=None, late_ms=3, late_from=200, slower=None, algorithms=None, version="v4.2"):
+def write(folder, seed=1, steps=400, late=None, late_ms=3, late_from=200, slower=None, algorithms=None, version="v4.2", name=HOSTILE):
     """Writes one log per rank. slower: {collective: factor of its time}; algorithms: {collective: algorithm}. Returns the rows:
     dicts with collective, rank, bytes, seconds, busbw, as the report must have them."""
     rng = random.Random(seed)
@@ -44,7 +44,7 @@ def write(folder, seed=1, steps=400, late=None, late_ms=3, late_from=200, slower
                 perf |= {"coll_sn": numbers[collective], "coll_msg_size_bytes": size, "coll_exec_time_us": us,
                          "coll_timing_source": "kernel_gpu", "coll_algobw_gbs": algbw, "coll_busbw_gbs": busbw}
                 lines[rank].append({
-                    "header": {"id": COMMUNICATOR, "comm_name": HOSTILE, "rank": rank, "n_ranks": RANKS, "nnodes": NODES},
+                    "header": {"id": COMMUNICATOR, "comm_name": name, "rank": rank, "n_ranks": RANKS, "nnodes": NODES},
                     "metadata": {"inspector_output_format_version": version, "git_rev": "v2.30.7-1-g5067397",
                                  "rec_mechanism": "nccl_profiler_interface", "dump_timestamp_us": end_us,
                                  "hostname": f"node{rank // 4}", "pid": 1000 + rank},

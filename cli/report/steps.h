@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training steps of a run and how much of them is communication, found in the sequence of one
+// process's operations by the agent's own step finder (verdict/step_period.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/report/duckdb.h"
+
+namespace ncclscope::cli::report {
+
+struct RunStep {
+  std::int64_t start_ns = 0, stop_ns = 0;  // since 1970
+  double communication_seconds = 0;        // in which at least one operation of the process ran
+  bool communication_known = false;
+
+  [[nodiscard]] double seconds() const { return static_cast<double>(stop_ns - start_ns) * 1e-9; }
+  [[nodiscard]] double share() const { return communication_seconds / seconds(); }
+};
+
+struct RunSteps {
+  std::string process;  // "pid 1234 on node0", that was looked at
+  std::vector<RunStep> steps;
+  std::string why_none;  // if there are none
+};
+
+/// Of the process with most operations. Only operations whose start is known are of use.
+[[nodiscard]] RunSteps find_steps(Connection& connection, const std::string& view);
+
+/// Medians of blocks of steps, for effect_of(); each step alone where there are few.
+[[nodiscard]] std::vector<double> step_seconds(Connection& connection, const std::string& view);
+
+}  // namespace ncclscope::cli::report
