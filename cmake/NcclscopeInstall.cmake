@@ -45,6 +45,14 @@ install(PROGRAMS deploy/slurm/prolog.sh deploy/slurm/epilog.sh deploy/slurm/task
 install(FILES deploy/prometheus/recording.yml deploy/prometheus/alerts.yml deploy/prometheus/alertmanager.yml
   DESTINATION ${NCCLSCOPE_DATA}/prometheus COMPONENT agent)
 install(DIRECTORY dashboards/grafana/ DESTINATION ${NCCLSCOPE_DATA}/grafana COMPONENT agent FILES_MATCHING PATTERN "*.json")
+# What `ncclscope report` draws with, where scripts/fetch-echarts.sh has brought it; reports have no pictures without.
+set(cache "$ENV{XDG_CACHE_HOME}")
+if(NOT cache)
+  set(cache "$ENV{HOME}/.cache")
+endif()
+foreach(file echarts.min.js LICENSE NOTICE)
+  install(FILES ${cache}/ncclscope/echarts-6.1.0/${file} DESTINATION ${NCCLSCOPE_DATA}/echarts COMPONENT agent OPTIONAL)
+endforeach()
 install(FILES deploy/systemd/agent.toml DESTINATION /etc/ncclscope COMPONENT agent)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ncclscope COMPONENT agent FILES_MATCHING PATTERN "*.md")
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ncclscope COMPONENT agent)

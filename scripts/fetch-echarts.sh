@@ -7,7 +7,7 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-version=6.1.0  # also in cli/report/CMakeLists.txt
+version=6.1.0  # also in cli/report/CMakeLists.txt and cmake/NcclscopeInstall.cmake
 sha256=b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0
 folder=$cache/echarts-$version
 
