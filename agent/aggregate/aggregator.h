@@ -93,6 +93,9 @@ class Aggregator final : public RecordSink {
   void refresh_jobs();
   /// Shown in the next snapshots.
   void set_rdma_ports(std::uint64_t ports) { rdma_ports_ = ports; }
+  void set_node_findings(std::vector<NodeFindings> findings) {
+    node_findings_ = std::move(findings);
+  }
   void set_squeue_failures(std::uint64_t failures) { squeue_failures_ = failures; }
 
   /// The picture of now. `stats` and `quotas` are the way in's counters.
@@ -239,6 +242,7 @@ class Aggregator final : public RecordSink {
   std::uint64_t identity_mismatches_ = 0;
   std::uint64_t squeue_failures_ = 0;
   std::uint64_t rdma_ports_ = 0;
+  std::vector<NodeFindings> node_findings_;
   std::optional<ArchiveCounts> archive_;
   std::uint64_t generation_ = 0;
   std::uint64_t inspector_end_ns_ = 0;  // of the open window; 0: none yet

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/aggregate/node_findings.h"
 #include "agent/identity/job_identity.h"
 #include "agent/ingest/quota.h"
 #include "proto/model/inspector.h"
@@ -302,8 +303,9 @@ struct AgentStats {
   std::uint64_t jobs_refused = 0;                 // sessions refused because a limit was reached
   std::uint64_t identity_mismatches = 0;
   std::uint64_t squeue_failures = 0;
-  std::uint64_t rdma_ports = 0;          // of the node that are active
-  std::optional<ArchiveCounts> archive;  // where there is one
+  std::uint64_t rdma_ports = 0;             // of the node that are active
+  std::optional<ArchiveCounts> archive;     // where there is one
+  std::vector<NodeFindings> node_findings;  // by check; empty: no GPUs, or not looked at yet
   /// Operations that no row of Inspector's could be made for: too many rows.
   std::uint64_t inspector_left_out = 0;
 };

@@ -315,6 +315,7 @@ SnapshotPtr Aggregator::build(const IngestStats& stats, const QuotaCounts& quota
   agent.archive = archive_;
   agent.rdma_ports = rdma_ports_;
   agent.inspector_left_out = inspector_left_out_;
+  agent.node_findings = node_findings_;
   return snapshot;
 }
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "agent/aggregate/aggregator.h"
+#include "agent/aggregate/node_inspector.h"
 #include "agent/aggregate/throughput.h"
 #include "agent/api/api_server.h"
 #include "agent/api/network_server.h"
@@ -221,6 +222,7 @@ struct Agent::Parts {
   std::unique_ptr<JobReports> job_reports;
   std::unique_ptr<ThroughputReports> throughput;
   std::unique_ptr<SqueuePoller> squeue;
+  std::unique_ptr<NodeInspector> node_inspector;
   std::uint64_t rdma_look_ns = 0;     // when to look at the ports again
   std::uint64_t jobs_generation = 0;  // of slurm_jobs, as of the last refresh
   std::uint64_t trimmed_ns = 0;
@@ -360,6 +362,7 @@ Agent::Agent(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Agent::~Agent() {
   Parts& p = *parts_;
+  p.node_inspector.reset();
   p.squeue.reset();
   p.gateway->close();
   p.tail.close();
@@ -499,6 +502,16 @@ Status Agent::start_servers() {
     p.squeue = std::make_unique<SqueuePoller>(
         p.clock, squeue_options(p.config), [&p](std::vector<QueuedJob> jobs) {
           p.reactor->post([&p, jobs = std::move(jobs)] { p.slurm_jobs.set_queue(jobs); });
+        });
+  }
+  if (p.config.doctor_interval_seconds > 0) {
+    p.node_inspector = std::make_unique<NodeInspector>(
+        p.config.sysfs_root, p.config.proc_root,
+        std::chrono::seconds(p.config.doctor_interval_seconds),
+        [&p](std::vector<NodeFindings> findings) {
+          p.reactor->post([&p, findings = std::move(findings)]() mutable {
+            p.aggregator.set_node_findings(std::move(findings));
+          });
         });
   }
   if (Status s = p.write_ready_file(); !s.ok()) return s;

@@ -71,6 +71,8 @@ const std::array kKeys = {
               "how often squeue_command runs; after a quarter of that if a new job is not known"},
     ConfigKey{"squeue_timeout_seconds", &Config::squeue_timeout_seconds, 1, 600, false,
               "after how long squeue_command is killed"},
+    ConfigKey{"doctor_interval_seconds", &Config::doctor_interval_seconds, 0, 86'400, false,
+              "how often the node is looked at as ncclscope doctor does; 0 = never"},
     ConfigKey{"snapshot_interval_ms", &Config::snapshot_interval_ms, 10, 60'000, false,
               "how often what readers see is renewed"},
     ConfigKey{"tail_records", &Config::tail_records, 1, 16'777'216, false,

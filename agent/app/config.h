@@ -41,6 +41,7 @@ struct Config {
   std::string squeue_command;  // empty: squeue is not asked
   std::uint64_t squeue_interval_seconds = 60;
   std::uint64_t squeue_timeout_seconds = 10;
+  std::uint64_t doctor_interval_seconds = 300;
   std::uint64_t snapshot_interval_ms = 1000;
   std::uint64_t tail_records = 16'384;
   std::uint64_t max_connections = 4096;

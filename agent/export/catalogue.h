@@ -115,6 +115,7 @@ enum class Metric : std::uint8_t {
   kAgentIdentityMismatches,
   kAgentSqueueFailures,
   kAgentRdmaPorts,
+  kNodeFindings,
   kAgentFrames,
   kAgentReceivedBytes,
   kAgentRecords,

@@ -665,6 +665,7 @@ class Visit {
     agent_value(Metric::kAgentIdentityMismatches, a.identity_mismatches);
     agent_value(Metric::kAgentSqueueFailures, a.squeue_failures);
     agent_value(Metric::kAgentRdmaPorts, a.rdma_ports);
+    node_findings(a.node_findings);
     agent_value(Metric::kAgentFrames, a.frames);
     agent_value(Metric::kAgentReceivedBytes, a.bytes_received);
     agent_value(Metric::kAgentRecords, a.records);
@@ -683,6 +684,16 @@ class Visit {
     agent_value(Metric::kAgentScrapeSeconds, self_.scrape_cpu_seconds);
     agent_value(Metric::kAgentCpuSeconds, self_.cpu_seconds);
     agent_value(Metric::kAgentResidentMemory, self_.resident_bytes);
+  }
+
+  /// All levels of a check, so that one that is well again falls to 0.
+  void node_findings(const std::vector<NodeFindings>& findings) {
+    if (findings.empty()) return;
+    family(Metric::kNodeFindings);
+    for (const NodeFindings& f : findings) {
+      for (std::size_t level = 0; level < kFindingLevels.size(); ++level)
+        emit({f.check, kFindingLevels[level]}, f.by_level[level]);
+    }
   }
 
   void archive(const ArchiveCounts& a) {

@@ -57,3 +57,12 @@ ncclscope_test(agent_archive_test
   SOURCES unit/agent/archive_test.cc
   LINK ncclscope_agent_archive
   LABELS unit sanitize)
+
+ncclscope_test(agent_node_inspector_test
+  SOURCES unit/agent/node_inspector_test.cc
+  LINK ncclscope_agent_aggregate
+  LABELS unit sanitize)
+if(TARGET agent_node_inspector_test)
+  target_compile_definitions(agent_node_inspector_test PRIVATE NCCLSCOPE_MACHINES="${CMAKE_BINARY_DIR}/tests/machines")
+  add_dependencies(agent_node_inspector_test ncclscope_machines)
+endif()

@@ -214,6 +214,7 @@ Snapshot golden_snapshot() {
   s.agent.records = 25'000;
   s.agent.quota_exceeded = {1, 2, 3, 4, 5, 6};
   s.agent.archive = ArchiveCounts{100'000, 812'345, 7, 9, 700'000, 1u << 30, 12, {1, 2, 3}};
+  s.agent.node_findings = {{"gpu-nic", {7, 0, 0, 1}}, {"pcie-link", {0, 1, 0, 0}}};
   s.agent.decode_errors = {{"no_hello", 1}, {"bad_magic", 2}};
   s.agent.series_per_job = 4'000;
   s.agent.series_per_principal = 25'000;
