@@ -40,12 +40,13 @@ configure_and_build() {
   cmake --build --preset "$1" -j "$jobs" -- --quiet
 }
 
-# run_ctest PRESET: adds the counts of one ctest run
+# run_ctest PRESET [CTEST ARGUMENT...]: adds the counts of one ctest run
 run_ctest() {
   local preset=$1 report=$root/build/$1/ctest.xml begin=$SECONDS
-  heading "tests ($preset)"
+  shift
+  heading "tests ($preset${*:+ $*})"
   rm -f "$report"
-  ctest --preset "$preset" -j "$jobs" --output-junit "$report"
+  ctest --preset "$preset" -j "$jobs" --output-junit "$report" "$@"
   local code=$? counts
   if ! counts=$(/usr/bin/python3 scripts/ctest_counts.py "$report"); then
     failed=$((failed + 1))
@@ -81,7 +82,12 @@ scripts/fetch-duckdb.sh || echo "fetch-duckdb.sh failed: ncclscope report is not
 scripts/fetch-pandas.sh || echo "fetch-pandas.sh failed: ncclscope report is not tested (with CI=true its tests fail)"
 check "build (release)" configure_and_build release
 built=$((failed == 0))
-[ "$built" -eq 0 ] || run_ctest release
+if [ "$built" -gt 0 ]; then
+  run_ctest release -LE e2e
+  # Dozens of emulated ranks share a few cores there: one that gets no core for long is late, rightly so. A second try is
+  # allowed, and is seen in the output.
+  run_ctest release -L e2e --repeat until-pass:2
+fi
 check "format" scripts/format.sh --check
 if [ "$fast" -eq 0 ] && [ "$built" -eq 1 ]; then
   for preset in asan tsan; do
