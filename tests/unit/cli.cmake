@@ -20,3 +20,9 @@ ncclscope_test(cli_archive_test
   SOURCES unit/cli/replay_frames_test.cc
   LINK ncclscope_cli_archive
   LABELS unit sanitize)
+
+ncclscope_test(cli_report_test
+  SOURCES unit/cli/report_test.cc
+  LINK ncclscope_report ncclscope_archive
+  LABELS unit)
+target_compile_definitions(cli_report_test PRIVATE NCCLSCOPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
