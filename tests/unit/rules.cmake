@@ -28,4 +28,4 @@ endforeach()
 # The simulation of drops of bandwidth computes what the shipped rules do. (All of it: scripts/soak.sh.)
 add_test(NAME rules_drop_formula
   COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/bench/bandwidth_drop.py --check-only)
-set_tests_properties(rules_drop_formula PROPERTIES LABELS unit TIMEOUT 120)
+set_tests_properties(rules_drop_formula PROPERTIES LABELS unit TIMEOUT 400)
