@@ -237,10 +237,11 @@ class Recorder {
   [[nodiscard]] bool has_gaps() const { return gaps_ > 0; }
 
  private:
+  using Key = std::tuple<std::uint64_t, std::uint32_t, std::string>;
   struct Segment {
     std::unique_ptr<archive::Writer> writer;
     std::map<std::uint64_t, std::uint32_t> processes;  // by session
-    std::map<std::tuple<std::uint64_t, std::uint32_t, std::string>, std::uint32_t> communicators;
+    std::map<Key, std::uint32_t> communicators;
   };
 
   bool check(const archive::Status& status) const {
@@ -264,12 +265,34 @@ class Recorder {
     }
     return nullptr;
   }
-  void look_if_new(const std::string& job, const std::string& comm) {
+  [[nodiscard]] bool is_described(const std::string& job, const std::string& comm,
+                                  std::int32_t rank) const {
     const v1::JobSnapshot* known = job_of(job);
-    bool found = known != nullptr && comm.empty();
-    for (int i = 0; known != nullptr && !found && i < known->communicators_size(); ++i)
-      found = known->communicators(i).comm() == comm;
-    if (!found || std::chrono::steady_clock::now() - looked_ > kLookEvery) look();
+    for (int i = 0; known != nullptr && i < known->communicators_size(); ++i) {
+      const v1::Communicator& communicator = known->communicators(i);
+      if (communicator.comm() != comm) continue;
+      return std::any_of(communicator.ranks().begin(), communicator.ranks().end(),
+                         [rank](const v1::Rank& r) { return r.rank() == rank; });
+    }
+    return false;
+  }
+  /// Operations come at once, what they belong to with the agent's next snapshot: a description is
+  /// written once, so it is waited for. Not for ever: what is folded is never described.
+  template <typename Message>
+  void look_if_new(const Message& message) {
+    using namespace std::chrono_literals;
+    const auto known = segments_.find(message.job_id());
+    if (known != segments_.end() && known->second.communicators.contains(key_of(message))) {
+      if (std::chrono::steady_clock::now() - looked_ > kLookEvery) look();
+      return;
+    }
+    const auto deadline = std::chrono::steady_clock::now() + 3s;
+    while (!is_described(message.job_id(), message.comm(), message.rank()) &&
+           std::chrono::steady_clock::now() < deadline) {
+      look();
+      if (is_described(message.job_id(), message.comm(), message.rank())) return;
+      std::this_thread::sleep_for(50ms);
+    }
   }
 
   Segment* segment(const std::string& job_id) {
@@ -312,8 +335,12 @@ class Recorder {
   }
 
   template <typename Message>
+  [[nodiscard]] static Key key_of(const Message& message) {
+    return {message.session_id(), message.communicator_id(), message.comm()};
+  }
+  template <typename Message>
   std::uint32_t communicator(Segment& segment, const Message& from) {
-    const auto key = std::make_tuple(from.session_id(), from.communicator_id(), from.comm());
+    const Key key = key_of(from);
     if (const auto it = segment.communicators.find(key); it != segment.communicators.end())
       return it->second;
     const auto [process, fresh] = segment.processes.try_emplace(from.session_id(), 0);
@@ -358,7 +385,7 @@ class Recorder {
 
   template <typename Message>
   bool keep(const Message& message) {
-    look_if_new(message.job_id(), message.comm());
+    look_if_new(message);
     const std::lock_guard lock(mutex_);
     Segment* to = segment(message.job_id());
     if (to == nullptr) return false;

@@ -179,12 +179,13 @@ void ArchiveWriter::take(const ArchiveChunk& chunk) {
       }
     });
   }
-  for (const auto& [place, progress] : chunk.progress) {
-    write(place, false,
-          [&](archive::Writer& to, std::uint32_t id) { return to.add(id, progress); });
+  for (const auto& progress : chunk.progress) {
+    write(progress.first, false,
+          [&](archive::Writer& to, std::uint32_t id) { return to.add(id, progress.second); });
   }
-  for (const auto& [place, books] : chunk.books) {
-    write(place, false, [&](archive::Writer& to, std::uint32_t id) { return to.add(id, books); });
+  for (const auto& books : chunk.books) {
+    write(books.first, false,
+          [&](archive::Writer& to, std::uint32_t id) { return to.add(id, books.second); });
   }
   std::size_t pending = 0;
   JobFile* largest = nullptr;

@@ -15,7 +15,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import JOB, PLUGIN, Agent, Job, Processes, require, run_scenarios, running, sum_of, wait_until  # noqa: E402
+from support import (JOB, PLUGIN, Agent, Failure, Job, Processes, require, run_scenarios, running, sum_of,  # noqa: E402
+                     wait_until)
 
 TRACES = pathlib.Path(__file__).resolve().parents[2] / "data" / "nccl-traces"
 
@@ -164,13 +165,17 @@ def record_replay(build, folder):
         recorder.send_signal(signal.SIGINT)
         require(recorder.wait(timeout=15) == 0, f"record ended with {recorder.returncode}: {processes.output('record')}")
         require(f"{operations} operations" in processes.output("record"), processes.output("record"))
+        wait_until("the agent's sums have settled", lambda: sum(v[0] for v in of_agent(agent).values()) == operations)
         first = of_agent(agent)
     require(dump(build, folder / "mine")["cut"] == 0, "the recording has no end")
     (folder / "second").mkdir()
     second = Agent(build, folder / "second", "node0")
     with running([second]):
         replay(build, second, folder / "mine")
-        wait_until("the same sums", lambda: of_agent(second) == first)
+        try:
+            wait_until("the same sums", lambda: of_agent(second) == first)
+        except Failure as failure:
+            raise Failure(f"{failure}: {of_agent(second)} after replay, {first} before") from None
 
 
 def replay_others(build, folder):

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "archive/reader.h"
+#include "archive/writer.h"
 #include "cli/report/classification.h"
 #include "cli/report/duckdb.h"
 #include "cli/report/inputs.h"
