@@ -6,13 +6,13 @@
 //   Not thread-safe; no clocks: windows follow each other as they are given.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <deque>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,7 +81,11 @@ struct Shape {
   Collective collective{};
   std::string size, algorithm, dimension;
   std::uint32_t nranks = 0, nnodes = 0;
-  auto operator<=>(const Shape&) const = default;
+  bool operator==(const Shape&) const = default;
+  bool operator<(const Shape& o) const {
+    return std::tie(collective, size, algorithm, dimension, nranks, nnodes) <
+           std::tie(o.collective, o.size, o.algorithm, o.dimension, o.nranks, o.nnodes);
+  }
 };
 struct ShapeSample {
   double transfer = 0;  // bus bytes per second of the rank that waits least

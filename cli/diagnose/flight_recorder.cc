@@ -308,7 +308,9 @@ class DumpObserver {
     std::map<std::string, RankProgressOf> groups;
     for (const FlightGroup& group : dump.groups) groups[group.name];
     for (const FlightEntry& entry : dump.entries) groups[entry.group].add(entry);
-    for (const auto& [name, progress] : groups) {
+    for (const auto& named : groups) {
+      const std::string& name = named.first;  // clang takes no structured binding in a lambda
+      const RankProgressOf& progress = named.second;
       const auto group = std::find_if(dump.groups.begin(), dump.groups.end(),
                                       [&](const FlightGroup& g) { return g.name == name; });
       static const FlightGroup kUnknown;

@@ -165,7 +165,7 @@ std::string add_nvml(topology::Machine& machine, const std::string& library) {
   std::vector<topology::Gpu> gpus = machine.gpus;
   for (topology::Gpu& gpu : gpus) {
     const std::string& address = machine.device(gpu.pci)->address;
-    const Device device = nvml.device(address);
+    Device device = nvml.device(address);
     if (device == nullptr) return "NVML does not know the GPU at " + address;
     if (const int capability = nvml.capability(device); capability > 0) gpu.capability = capability;
     links.push_back(links_of(nvml, device, machine));

@@ -16,7 +16,6 @@
 namespace ncclscope::cli {
 namespace {
 
-using topology::Finding;
 using topology::Findings;
 using topology::Level;
 
