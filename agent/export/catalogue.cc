@@ -374,7 +374,8 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "0.1"},
     {M::kAgentRdmaPorts, G::kAgent, "ncclscope_agent_rdma_ports", kGauge, "", labels(),
      "InfiniBand and RoCE ports of the node that are active.", "0.1"},
-    {M::kNodeFindings, G::kAgent, "ncclscope_node_findings", kGauge, "", labels("check", "level"),
+    {M::kNodeFindings, G::kAgent, "ncclscope_agent_node_findings", kGauge, "",
+     labels("check", "level"),
      "What ncclscope doctor finds on this node, by check and level: ok, unknown (not seen, often "
      "because only root can), warning or problem. Nodes without GPUs have none.",
      "0.1"},
