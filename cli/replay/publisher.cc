@@ -109,7 +109,7 @@ class Publisher::Stream {
   grpc::Status end() {
     stream_->WritesDone();
     reader_.join();
-    const grpc::Status status = stream_->Finish();
+    grpc::Status status = stream_->Finish();
     if (refused_) {
       return {grpc::StatusCode::FAILED_PRECONDITION,
               "it refused " + session_.name + ": " + text_of(*refused_)};
@@ -154,12 +154,12 @@ class Publisher::Stream {
   std::thread reader_;
 };
 
-Publisher::Publisher(std::shared_ptr<grpc::ChannelInterface> channel)
-    : stub_(v1::IngestService::NewStub(std::move(channel))) {}
+Publisher::Publisher(const std::shared_ptr<grpc::ChannelInterface>& channel)
+    : stub_(v1::IngestService::NewStub(channel)) {}
 Publisher::~Publisher() = default;
 
 grpc::Status Publisher::close(Stream& stream) {
-  const grpc::Status status = stream.end();
+  grpc::Status status = stream.end();
   const auto it = of_.find(&stream.session());
   streams_.erase(it->second);
   of_.erase(it);

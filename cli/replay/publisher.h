@@ -21,7 +21,7 @@ class Publisher {
  public:
   static constexpr std::size_t kMaxStreams = 8;
 
-  explicit Publisher(std::shared_ptr<grpc::ChannelInterface> channel);
+  explicit Publisher(const std::shared_ptr<grpc::ChannelInterface>& channel);
   ~Publisher();
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;

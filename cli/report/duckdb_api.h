@@ -2,8 +2,6 @@
 //
 // The part of DuckDB's C interface that the report uses, declared by us so that neither its header
 // nor its library is needed to build. The interface is stable: functions are only added.
-// tests/unit/cli/duckdb_abi_test.cc compares the declarations with DuckDB's own header where that
-// is at hand.
 #pragma once
 
 #include <cstdint>
@@ -144,6 +142,8 @@ namespace ncclscope::cli::report::duckdb_api {
 
 /// The functions of an opened library.
 struct Functions {
+// A parameter list and a declared name take no parentheses of their own.
+// NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define NCCLSCOPE_DUCKDB_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
   NCCLSCOPE_DUCKDB_FUNCTIONS(NCCLSCOPE_DUCKDB_MEMBER)
 #undef NCCLSCOPE_DUCKDB_MEMBER

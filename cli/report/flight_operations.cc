@@ -40,7 +40,6 @@ std::uint64_t elements_of(const FlightEntry& entry, model::Function function) {
   switch (function) {
     case model::Function::kAllGather:
     case model::Function::kGather:
-      return std::max(entry.input_elements, entry.output_elements);
     case model::Function::kReduceScatter:
     case model::Function::kScatter:
       return std::max(entry.input_elements, entry.output_elements);
