@@ -50,7 +50,9 @@ constexpr std::uint8_t kRowSource = 1;
 constexpr std::uint8_t kRowIndex = 2;
 constexpr std::uint8_t kFirstWord = 16;  // and one more for each word
 static_assert(kFirstWord + sizeof(wire::Books) / 8 < kMaxColumns);
-constexpr std::uint32_t kMaxWordsInSection = 1u << 19;
+constexpr std::uint32_t kMaxWordsInSection = 1u << 20;
+// The writer begins another block at kMaxRows / 8 of them.
+static_assert(kMaxRows / 8 * (sizeof(wire::Books) / 8) <= kMaxWordsInSection);
 
 /// What a record knows: absent times have no place in the columns.
 constexpr std::uint64_t kKnowsCall = 1;
