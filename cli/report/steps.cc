@@ -85,7 +85,7 @@ RunSteps find_steps(Connection& connection, const std::string& view) {
   for_each_row(
       connection,
       "SELECT communicator, collective, bytes, coalesce(datatype, ''), " + kCalled +
-          " AS called, coalesce(start_ns, 0)" + where + " ORDER BY called",
+          " AS called, coalesce(start_ns, 0)" + where + " ORDER BY called, communicator, sequence",
       [&](const Rows& rows, std::size_t r) {
         const auto [communicator, is_new] = communicators.try_emplace(
             std::string(rows.text(0, r)),
