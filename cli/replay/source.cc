@@ -103,7 +103,8 @@ void ArchiveTrack::make_frames(const archive::Batch& batch, std::vector<Replayed
     rows_of(*row.source).state.push_back({1, row.record.time_ns, nullptr, bytes_of(row.record)});
 
   const std::size_t from = out.size();
-  for (auto& [id, rows] : processes) {
+  for (auto& process : processes) {
+    auto& rows = process.second;  // clang takes no structured binding in a lambda
     std::stable_sort(rows.items.begin(), rows.items.end(),
                      [](const Item& a, const Item& b) { return a.index < b.index; });
     ReplayedSession& of = session(*rows.source, rows.items.empty() ? 0 : rows.items[0].index);

@@ -64,6 +64,7 @@ std::optional<double> time_of(const std::string& text) {
   double seconds = 0;
   char separator = 0;
   int used = 0;
+  // NOLINTNEXTLINE(cert-err34-c): what is out of range is a time that nothing happened at
   if (std::sscanf(text.c_str(), "%d-%d-%d%c%d:%d:%lf%n", &parts.tm_year, &parts.tm_mon,
                   &parts.tm_mday, &separator, &parts.tm_hour, &parts.tm_min, &seconds,
                   &used) != 7 ||

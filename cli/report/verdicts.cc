@@ -20,8 +20,6 @@
 namespace ncclscope::cli::report {
 namespace {
 
-using verdict::Kind;
-
 constexpr std::size_t kMostWindows = 48;
 constexpr std::size_t kFewestWindows = 6;
 /// Operations of a rank in a window, of its most frequent collective: about five steps at least.

@@ -2,6 +2,7 @@
 #include "plugin/inspector/text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "proto/model/bandwidth.h"
@@ -157,7 +158,7 @@ TextBuffer& TextBuffer::put_fixed(double number) noexcept {
   constexpr double kMost = 1e12;
   constexpr std::uint64_t kMillion = 1'000'000;
   if (!(number > 0)) number = 0;
-  const auto millionths = static_cast<std::uint64_t>(std::min(number, kMost) * 1e6 + 0.5);
+  const auto millionths = static_cast<std::uint64_t>(std::llround(std::min(number, kMost) * 1e6));
   put(millionths / kMillion).append('.');
   std::uint64_t rest = millionths % kMillion;
   for (std::uint64_t unit = kMillion / 10; unit != 0; unit /= 10) {
