@@ -13,7 +13,6 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::uint64_t kRetryNs = 10 * kSecond;
 constexpr std::uint64_t kIdleNs = 30 * kSecond;  // then its segment is completed
 constexpr std::uint64_t kEnforceNs = kSecond;
-/// Of communicators in a segment: a process may describe its own again and again.
 
 template <typename Record>
 Record record_of(const ArchiveChunk::Record& from) {
