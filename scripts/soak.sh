@@ -3,8 +3,9 @@
 # The long checks that are too slow for every test run: fuzzers for minutes, ten million operations past a full ring,
 # a day of cluster life on the injected clock, three thousand jobs to diagnose and some through real agents, the container
 # images compiled from scratch, all recordings three times. One JSON line per check.
-#   scripts/soak.sh [--seconds N] [--json FILE]
+#   scripts/soak.sh [--seconds N] [--json FILE] [--only REGEX]
 #   --seconds N   time for each fuzzer (default 300)
+#   --only REGEX  only checks whose name matches (the fuzzers are called fuzzers)
 #   --json FILE   also writes the lines there (default docs/measurements/soak.json)
 # Needs clang-14 with libFuzzer (scripts/install-deps.sh). Findings stay in build/fuzz/findings. Ends with 1 on any.
 set -euo pipefail
@@ -12,11 +13,12 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 cd "$root"
 
-seconds=300 json=docs/measurements/soak.json
+seconds=300 json=docs/measurements/soak.json only=''
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=${2:?--seconds wants a number}; shift 2 ;;
     --json) json=${2:?--json wants a file}; shift 2 ;;
+    --only) only=${2:?--only wants a regular expression}; shift 2 ;;
     *) echo "soak.sh: unknown argument '$1'; see the head of the script" >&2; exit 2 ;;
   esac
 done
@@ -35,18 +37,23 @@ printf '{"check":"machine","commit":"%s","machine":"%s x %s","kernel":"%s","date
   "$(git rev-parse --short HEAD)" "$(nproc)" "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1)" "$(uname -r)" \
   "$(date -u +%Y-%m-%dT%H:%M:%SZ)" | tee "$json.new"
 
-heading "fuzzers, $seconds s each" >&2
-scripts/fuzz.py --seconds "$seconds" --json build/fuzz.json >&2 || code=1
-tee -a "$json.new" <build/fuzz.json
-executions=$(sed -n 's/.*"executions": \([0-9]*\).*/\1/p' build/fuzz.json | awk '{ sum += $1 } END { print sum + 0 }')
-enough=true
-[ "$executions" -ge "$least_executions" ] || { enough=false code=1; }
-printf '{"check":"fuzz_executions","count":%d,"at_least":%d,"ok":%s}\n' "$executions" "$least_executions" "$enough" |
-  tee -a "$json.new"
+wanted() { [[ -z "$only" || "$1" =~ $only ]]; }
+
+if wanted fuzzers; then
+  heading "fuzzers, $seconds s each" >&2
+  scripts/fuzz.py --seconds "$seconds" --json build/fuzz.json >&2 || code=1
+  tee -a "$json.new" <build/fuzz.json
+  executions=$(sed -n 's/.*"executions": \([0-9]*\).*/\1/p' build/fuzz.json | awk '{ sum += $1 } END { print sum + 0 }')
+  enough=true
+  [ "$executions" -ge "$least_executions" ] || { enough=false code=1; }
+  printf '{"check":"fuzz_executions","count":%d,"at_least":%d,"ok":%s}\n' "$executions" "$least_executions" "$enough" |
+    tee -a "$json.new"
+fi
 
 # soak_check NAME COUNT COMMAND...: one JSON line; COUNT says how much was done.
 soak_check() {
   local name=$1 count=$2 ok=true begin=$SECONDS
+  wanted "$name" || return 0
   shift 2
   heading "$name" >&2
   "$@" >"build/soak-$name.log" 2>&1 || { ok=false code=1; tail -n 30 "build/soak-$name.log" >&2; }
@@ -61,14 +68,14 @@ soak_check books_after_flood "$flood" env NCCLSCOPE_TEST_FLOOD=$flood \
 soak_check node_day 10000 build/release/tests/agent_churn_test --hours 24 --jobs 10000 --alive 100 --communicators 64
 soak_check diagnosis 3000 build/release/tools/diagnosis_bench --faulty 1000 --healthy 1000 --hangs 1000 \
   --most-ranks 4096 --threads "$(nproc)" --json build/diagnosis.json
-[ ! -f build/diagnosis.json ] || tee -a "$json.new" <build/diagnosis.json
+! wanted diagnosis || [ ! -f build/diagnosis.json ] || tee -a "$json.new" <build/diagnosis.json
 soak_check diagnosis_through_agents 160 /usr/bin/python3 tests/bench/diagnosis/through_agents.py --build build/release \
   --faulty 60 --healthy 40 --hangs 60 --most-ranks 64 --json build/through_agents.json
-[ ! -f build/through_agents.json ] || tee -a "$json.new" <build/through_agents.json
+! wanted diagnosis_through_agents || [ ! -f build/through_agents.json ] || tee -a "$json.new" <build/through_agents.json
 soak_check bandwidth_drop 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --seed 2
 soak_check bandwidth_drop_operations 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --operations 60 --seed 3
 soak_check bandwidth_drop_kinds 1000 /usr/bin/python3 tests/bench/bandwidth_drop.py --days 1000 --drops 500 --kinds 2 --seed 4
-scripts/fetch-helm.sh >&2 && scripts/fetch-debian.sh >&2
+! wanted images_compiled || { scripts/fetch-helm.sh >&2 && scripts/fetch-debian.sh >&2; }
 soak_check images_compiled 2 /usr/bin/python3 tests/e2e/containers/images.py --build build/release --compile
 soak_check report_memory 20000000 /usr/bin/python3 tests/bench/report/report_memory.py --build build/release --lines 20000000
 for round in 1 2 3; do
