@@ -7,5 +7,5 @@ endif()
 foreach(scenario page compare)
   add_test(NAME report_${scenario}
     COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/e2e/report/pictures.py --build ${CMAKE_BINARY_DIR} ${scenario})
-  set_tests_properties(report_${scenario} PROPERTIES LABELS e2e TIMEOUT 180 PROCESSORS 2 SKIP_RETURN_CODE 77)
+  set_tests_properties(report_${scenario} PROPERTIES LABELS e2e TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77)
 endforeach()

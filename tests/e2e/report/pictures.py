@@ -34,7 +34,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def report(build, *arguments, status=HEALTHY):
-    result = subprocess.run([build.command_line, "report", *arguments], capture_output=True, text=True, timeout=100, check=False)
+    result = subprocess.run([build.command_line, "report", *arguments], capture_output=True, text=True, timeout=200, check=False)
     if "DuckDB is needed" in result.stderr:
         raise Skipped("no DuckDB here; scripts/fetch-duckdb.sh brings it")
     if "Apache ECharts is needed" in result.stderr:

@@ -304,7 +304,10 @@ TEST_F(RunTables, StepsAreFoundAndTheirCommunicationIsNotCountedTwice) {
     ASSERT_LT(step.communication_seconds, 6.1e-3);
   }
   // The same operations in two communicators at once take no longer.
-  connection_->run("INSERT INTO a SELECT * REPLACE ('0xdef' AS communicator) FROM a");
+  // Called a microsecond later: who was called first is not left to chance.
+  connection_->run(
+      "INSERT INTO a SELECT * REPLACE ('0xdef' AS communicator, enqueued_ns + 1000 AS enqueued_ns) "
+      "FROM a");
   const RunSteps twice = find_steps(*connection_, "a");
   ASSERT_GE(twice.steps.size(), 280u) << twice.why_none;
   EXPECT_NEAR(twice.steps[9].communication_seconds, found.steps[9].communication_seconds, 1e-4);
