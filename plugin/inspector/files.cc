@@ -44,8 +44,9 @@ int open_regular(const char* path, int flags) noexcept {
 
 int open_in(const char* directory, const char* path, int flags) noexcept {
   int fd = open_regular(path, flags);
-  if (fd < 0 && errno == ENOENT && mkdir(directory, kDirectoryMode) == 0)
-    fd = open_regular(path, flags);
+  if (fd >= 0 || errno != ENOENT) return fd;
+  // Another rank may be making it at this very moment.
+  if (mkdir(directory, kDirectoryMode) == 0 || errno == EEXIST) fd = open_regular(path, flags);
   return fd;
 }
 
