@@ -41,7 +41,9 @@ struct Performance {
   const Context* context = nullptr;  // lives as long as the parser
   std::int64_t dump_timestamp_us = 0;
   bool point_to_point = false;
-  std::string_view operation;  // "AllReduce", "Send"; texts are valid until the next line
+  // Texts point into the line or into the parser: they are valid until the next call of parse(), and
+  // no longer than the line.
+  std::string_view operation;  // "AllReduce", "Send"
   std::string_view algorithm;  // v4.2 and later, else empty
   std::string_view protocol;
   std::string_view timing_source;  // "kernel_gpu", "kernel_cpu", "collective_cpu"
@@ -69,6 +71,7 @@ class LineParser {
   LineParser& operator=(const LineParser&) = delete;
 
   [[nodiscard]] Kind parse(std::string_view line);
+  Kind parse(std::string&& line) = delete;  // performance() would point into a line that is gone
   [[nodiscard]] const Performance& performance() const { return performance_; }
   /// Why the last line was bad. The caller knows file and line.
   [[nodiscard]] const std::string& error() const { return error_; }

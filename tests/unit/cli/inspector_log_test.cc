@@ -7,9 +7,12 @@
 #include <zlib.h>
 
 #include <cmath>
+#include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/inspector_log/line_parser.h"
@@ -20,6 +23,23 @@ namespace {
 
 using Kind = LineParser::Kind;
 using testing::HasSubstr;
+
+/// A parser that keeps the lines: its texts point into them.
+class KeepingParser {
+ public:
+  Kind parse(std::string line) {
+    lines_.push_back(std::move(line));
+    return parser_.parse(lines_.back());
+  }
+  [[nodiscard]] const Performance& performance() const { return parser_.performance(); }
+  [[nodiscard]] const std::string& error() const { return parser_.error(); }
+  [[nodiscard]] std::int64_t announced_left() const { return parser_.announced_left(); }
+  [[nodiscard]] std::int64_t dropped_by_writer() const { return parser_.dropped_by_writer(); }
+
+ private:
+  std::deque<std::string> lines_;
+  LineParser parser_;
+};
 
 std::string header(const std::string& version, const std::string& name = "unknown", int rank = 3) {
   return R"({"header":{"id":"0x7f3a","comm_name":")" + name + R"(","rank":)" +
@@ -40,7 +60,7 @@ const std::string kP2p =
     R"("p2p_timing_source":"collective_cpu","p2p_algobw_gbs":1.985939,"p2p_busbw_gbs":1.985939}})";
 
 TEST(LineParser, ReadsV40) {
-  LineParser parser;
+  KeepingParser parser;
   ASSERT_EQ(parser.parse(header("v4.0") + kPayload40), Kind::kPerformance) << parser.error();
   const Performance& operation = parser.performance();
   EXPECT_EQ(operation.context->id, "0x7f3a");
@@ -63,7 +83,7 @@ TEST(LineParser, ReadsV40) {
 }
 
 TEST(LineParser, ReadsAlgorithmsOfV42AndPointToPoint) {
-  LineParser parser;
+  KeepingParser parser;
   ASSERT_EQ(parser.parse(header("v4.2", "tp") + kPayload42), Kind::kPerformance);
   EXPECT_EQ(parser.performance().algorithm, "RING");
   EXPECT_EQ(parser.performance().protocol, "LL128");
@@ -80,7 +100,7 @@ TEST(LineParser, GivesTheSameTheFastWayAndTheGeneralWay) {
   for (const std::string& payload : {kPayload40, kPayload42, kP2p}) {
     for (const std::string& name :
          {std::string("unknown"), std::string("dp"), std::string(R"(a\/b \"c\" \u00e9)")}) {
-      LineParser parser;
+      KeepingParser parser;
       const std::string line = header("v4.2", name) + payload;
       ASSERT_EQ(parser.parse(line), Kind::kPerformance) << parser.error();
       const Performance first = parser.performance();
@@ -110,7 +130,7 @@ TEST(LineParser, GivesTheSameTheFastWayAndTheGeneralWay) {
 }
 
 TEST(LineParser, ReadsNumbersAsAGeneralParserDoes) {
-  LineParser parser;
+  KeepingParser parser;
   for (const char* number : {"0.000000", "1234567.890123", "0.1", "99999999.999999", "3",
                              "12345678901234567890.5", "1e-3", "7.340032e2"}) {
     std::string line = header("v4.0") + kPayload40;
@@ -133,7 +153,7 @@ TEST(LineParser, ReadsTracesOfVerboseLines) {
       R"("event_trace_ts":{"coll_start_ts":1764000000000001,"coll_stop_ts":1764000000000002,"kernel_events":[{"channel_id":0,)"
       R"("kernel_start_ts":1764000000000012,"kernel_stop_ts":1764000000000250,"kernel_record_ts":1764000000000249},)"
       R"({"channel_id":1,"kernel_start_ts":1764000000000010,"kernel_stop_ts":1764000000000260,"kernel_record_ts":1764000000000259}]})");
-  LineParser parser;
+  KeepingParser parser;
   for (const std::string& line :
        {header("v4.0") + payload, header("v4.0") + payload, " " + header("v4.0") + payload}) {
     ASSERT_EQ(parser.parse(line), Kind::kPerformance) << parser.error();
@@ -145,7 +165,7 @@ TEST(LineParser, ReadsTracesOfVerboseLines) {
 }
 
 TEST(LineParser, TakesKeysInAnyOrderAndOthersBesides) {
-  LineParser parser;
+  KeepingParser parser;
   ASSERT_EQ(
       parser.parse(
           R"({"x_more":[1,{"a":2}],"coll_perf":{"coll_sn":2,"coll":"Broadcast","x_gpu_uuid":"GPU-1"},)"
@@ -166,7 +186,7 @@ std::string marker(const std::string& version, int collectives, int p2p, int pro
 }
 
 TEST(LineParser, CountsWhatTheWriterLost) {
-  LineParser parser;
+  KeepingParser parser;
   EXPECT_EQ(parser.parse(marker("v4.1", 10, 2)), Kind::kOther);
   EXPECT_EQ(parser.announced_left(), 0);  // lines of v4.1 are full lines
   EXPECT_EQ(parser.dropped_by_writer(), 5);
@@ -174,7 +194,7 @@ TEST(LineParser, CountsWhatTheWriterLost) {
 }
 
 TEST(LineParser, ReadsTheStreamOfV43) {
-  LineParser parser;
+  KeepingParser parser;
   ASSERT_EQ(parser.parse(marker("v4.3", 2, 1)), Kind::kOther);
   ASSERT_EQ(parser.parse("{" + kPayload42), Kind::kPerformance) << parser.error();
   EXPECT_EQ(parser.performance().context->rank, 3);
@@ -188,7 +208,7 @@ TEST(LineParser, ReadsTheStreamOfV43) {
 }
 
 TEST(LineParser, SkipsProxyTracesOfV44AndMissesWhatWasAnnounced) {
-  LineParser parser;
+  KeepingParser parser;
   ASSERT_EQ(parser.parse(marker("v4.4", 1, 0, 2)), Kind::kOther);
   EXPECT_EQ(parser.parse(R"({"proxy_trace":{"record_type":"proxy_op","peer":1}})"), Kind::kOther);
   ASSERT_EQ(parser.parse("{" + kPayload42), Kind::kPerformance);
@@ -199,7 +219,7 @@ TEST(LineParser, SkipsProxyTracesOfV44AndMissesWhatWasAnnounced) {
 }
 
 TEST(LineParser, SaysWhatIsWrongWithALine) {
-  LineParser parser;
+  KeepingParser parser;
   const auto error_of = [&](const std::string& line) {
     EXPECT_EQ(parser.parse(line), Kind::kBad) << line;
     return parser.error();
