@@ -71,10 +71,11 @@ bool is_local(const std::string& address) {
 void add_agent_option(CLI::App& command, AgentOptions& options) {
   options.addresses = {std::string(kDefaultAgent)};
   command
-      .add_option("--agent", options.addresses,
-                  "An agent's API: unix:/path, /path, or host:port (TLS). Repeat for several nodes "
-                  "(default " +
-                      std::string(kDefaultAgent) + ")")
+      .add_option(
+          "--agent", options.addresses,
+          "An agent's API: a path (unix:/path, too), or host:port (TLS). Repeat for several nodes "
+          "(default " +
+              std::string(kDefaultAgent) + ")")
       ->type_name("ADDRESS")
       ->allow_extra_args(false);
   command.add_option("--ca", options.ca, "PEM authorities that sign the agents' certificates")
@@ -92,7 +93,10 @@ std::string_view own_jobs_note() {
 }
 
 std::string target_of(std::string_view address) {
-  return address.starts_with('/') ? "unix:" + std::string(address) : std::string(address);
+  // "dns:///node1:9465" is gRPC's own form; "host:port" has no slash.
+  const bool scheme = address.starts_with("unix:") || address.find("://") != std::string_view::npos;
+  const bool path = !scheme && address.find('/') != std::string_view::npos;
+  return (path ? "unix:" : "") + std::string(address);
 }
 
 std::string explain(std::string_view address, const grpc::Status& status) {

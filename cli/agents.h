@@ -36,7 +36,8 @@ void add_agent_option(CLI::App& command, AgentOptions& options);
 /// Where nothing is shown: " (you see your own jobs ...)" unless the user is root.
 [[nodiscard]] std::string_view own_jobs_note();
 
-/// What gRPC wants: "/run/x.sock" and "unix:/run/x.sock" are Unix sockets, the rest is host:port.
+/// What gRPC wants: "/run/x.sock", "x/api.sock" and "unix:x.sock" are Unix sockets, what has no
+/// slash is host:port.
 [[nodiscard]] std::string target_of(std::string_view address);
 
 /// One or two lines: what could not be done, where, and what would help.

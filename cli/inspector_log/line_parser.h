@@ -41,8 +41,8 @@ struct Performance {
   const Context* context = nullptr;  // lives as long as the parser
   std::int64_t dump_timestamp_us = 0;
   bool point_to_point = false;
-  // Texts point into the line or into the parser: they are valid until the next call of parse(), and
-  // no longer than the line.
+  // Texts point into the line or into the parser: they are valid until the next call of parse(),
+  // and no longer than the line.
   std::string_view operation;  // "AllReduce", "Send"
   std::string_view algorithm;  // v4.2 and later, else empty
   std::string_view protocol;

@@ -22,3 +22,10 @@ if(TARGET ncclscope_plugin AND NOT NCCLSCOPE_SANITIZE)
   ncclscope_repo_check(repo_plugin_surface
     ${CMAKE_SOURCE_DIR}/tests/repo/check_plugin_surface.py $<TARGET_FILE:ncclscope_plugin>)
 endif()
+
+# What the documentation tells people to type, with the programs as they ship.
+ncclscope_repo_check(repo_commands_selftest ${CMAKE_SOURCE_DIR}/tests/repo/check_commands.py --selftest)
+if(TARGET ncclscope AND NOT NCCLSCOPE_SANITIZE)
+  ncclscope_repo_check(repo_commands
+    ${CMAKE_SOURCE_DIR}/tests/repo/check_commands.py $<TARGET_FILE:ncclscope> $<TARGET_FILE:ncclscope-agent>)
+endif()

@@ -71,7 +71,9 @@ TEST(Table, CutsRowsAndLines) {
 TEST(AgentAddress, PathsAreUnixSockets) {
   EXPECT_EQ(target_of("/run/x.sock"), "unix:/run/x.sock");
   EXPECT_EQ(target_of("unix:/run/x.sock"), "unix:/run/x.sock");
+  EXPECT_EQ(target_of("node0/api.sock"), "unix:node0/api.sock");
   EXPECT_EQ(target_of("node1:9465"), "node1:9465");
+  EXPECT_EQ(target_of("dns:///node1:9465"), "dns:///node1:9465");
 }
 
 TEST(Explain, SaysWhatWhereAndHowToStart) {
