@@ -7,6 +7,8 @@ with an emulated job running all the time.
 
 Looked at: what is in the packages; the service after installation (account, sockets, hardening in force); a restart, a kill and
 an upgrade under load, which must cost no connection and no record; the watchdog; removal and purge, which must not harm the job.
+Then the .rpm packages on the same machine, by rpm itself without its database of dependencies: installed, upgraded under load,
+removed.
 Skipped, with the reason, where the machine allows no container.
 """
 import argparse
@@ -27,7 +29,7 @@ from support import SKIPPED_STATUS, Failure, Skipped, require, wait_until  # noq
 
 RANKS = 2
 UNIT = "ncclscope-agent.service"
-BARE = "systemd,systemd-sysv,dbus,procps,libnss-systemd"
+BARE = "systemd,systemd-sysv,dbus,procps,libnss-systemd,rpm"
 
 
 def run(*command, check=True, timeout=120, **options):
@@ -47,6 +49,19 @@ def build_packages(build):
     packages = {run("dpkg-deb", "-f", deb, "Package").stdout.strip(): deb for deb in folder.glob("*.deb")}
     require(set(packages) == {"ncclscope", "ncclscope-plugin"}, f"these packages were made: {packages}")
     return packages
+
+
+def build_rpms(build, folder, version=None):
+    """{package's name: file}, copied into `folder`"""
+    shutil.rmtree(build / "packages", ignore_errors=True)
+    run("cpack", "-G", "RPM", *(["-R", version] if version else []), cwd=build, timeout=300)
+    rpms = {}
+    for rpm in (build / "packages").glob("*.rpm"):
+        name, has = run("rpm", "-qp", "--qf", "%{NAME} %{VERSION}", rpm).stdout.split()
+        require(version in (None, has), f"{rpm.name} is version {has}")
+        rpms[name] = pathlib.Path(shutil.copy(rpm, folder))
+    require(set(rpms) == {"ncclscope", "ncclscope-plugin"}, f"these packages were made: {rpms}")
+    return rpms
 
 
 def check_contents(packages):
@@ -186,7 +201,21 @@ def next_version(deb, folder):
     return target
 
 
-def scenario(machine, build, packages, shared):
+def start_job(machine, shared):
+    return subprocess.Popen(machine.command("env", "-i", "PATH=/usr/bin:/bin", "ncclscope", "simulate", "--nodes", "1", "--gpus", RANKS,
+                                            "--duration", "0", "--steps", "100000000", "--job-id", "4711", "--plugin",
+                                            "/usr/lib/ncclscope/libnccl-profiler-ncclscope.so"),
+                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(shared / "job", "wb"))
+
+
+def stop(job):
+    job.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        job.wait(timeout=10)
+    job.kill()
+
+
+def scenario(machine, packages, shared):
     for deb in packages.values():
         shutil.copy(deb, shared)
     machine.run("dpkg", "-i", *(f"/shared/{deb.name}" for deb in packages.values()))
@@ -201,10 +230,7 @@ def scenario(machine, build, packages, shared):
             f"the hardening is not in force: {status}")
     require("plugin" not in machine.run("ldconfig", "-p").stderr, "ldconfig")
 
-    job = subprocess.Popen(machine.command("env", "-i", "PATH=/usr/bin:/bin", "ncclscope", "simulate", "--nodes", "1", "--gpus", RANKS,
-                                           "--duration", "0", "--steps", "100000000", "--job-id", "4711", "--plugin",
-                                           "/usr/lib/ncclscope/libnccl-profiler-ncclscope.so"),
-                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(shared / "job", "wb"))
+    job = start_job(machine, shared)
     try:
         wait_until("both ranks are heard", lambda: heard(machine))
         machine.run("systemctl", "restart", UNIT)
@@ -240,10 +266,33 @@ def scenario(machine, build, packages, shared):
         require(left == "", f"a purge leaves {left}")
         print("removed and purged; the job went on")
     finally:
-        job.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            job.wait(timeout=10)
-        job.kill()
+        stop(job)
+
+
+def rpm_scenario(machine, build, shared):
+    """Nothing of ours is installed when it begins."""
+    rpms = build_rpms(build, shared)
+    install = ("rpm", "--nodeps")   # what we depend on is known to dpkg here
+    machine.run(*install, "-i", *(f"/shared/{rpm.name}" for rpm in rpms.values()))
+    require(machine.show("ActiveState") == {"ActiveState": "active"}, "the service runs after rpm -i")
+    job = start_job(machine, shared)
+    try:
+        wait_until("both ranks are heard", lambda: heard(machine))
+        before = machine.show("MainPID")["MainPID"]
+        later = build_rpms(build, shared, "99.1")
+        machine.run(*install, "-U", *(f"/shared/{rpm.name}" for rpm in later.values()))
+        require(machine.show("MainPID")["MainPID"] not in ("0", before), "rpm -U runs the new agent")
+        require_unharmed(machine, "rpm -U of both packages")
+        machine.run("rpm", "-e", *rpms)
+        require(machine.run("systemctl", "is-active", UNIT, check=False).stdout.strip() != "active", "the service outlives rpm -e")
+        left = machine.run("sh", "-c", "ls -d /usr/bin/ncclscope* /usr/lib/ncclscope /run/ncclscope/agent.sock 2>/dev/null",
+                           check=False).stdout
+        require(left == "", f"rpm -e leaves {left}")
+        time.sleep(1)
+        require(job.poll() is None, f"rpm -e harmed the job: {(shared / 'job').read_text()}")
+        print("rpm -e: the job went on")
+    finally:
+        stop(job)
 
 
 def main():
@@ -266,7 +315,11 @@ def main():
         shared.mkdir()
         machine = Machine(root, shared)
         try:
-            scenario(machine, options.build, packages, shared)
+            scenario(machine, packages, shared)
+            if shutil.which("rpmbuild"):
+                rpm_scenario(machine, options.build.resolve(), shared)
+            else:
+                print("no rpmbuild: the .rpm packages are not looked at")
         except Failure:
             print("books:", machine.run("ncclscope", "books", check=False).stdout[-1500:])
             print("the job said:", (shared / "job").read_text(errors="replace")[-800:] if (shared / "job").exists() else "nothing")
