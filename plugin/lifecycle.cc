@@ -11,6 +11,7 @@
 #include <new>
 
 #include "plugin/clock.h"
+#include "plugin/environment.h"
 #include "plugin/gpu_identity.h"
 #include "plugin/inspector/inspector.h"
 #include "plugin/own_time.h"
@@ -82,6 +83,7 @@ void set_up_process(Process& p, const InitArguments& a) noexcept {
   p.interface_version = a.interface_version;
   p.nccl_version = nccl_release(a.caller);
   p.claim_count = read_claims(p.claims);
+  read_environment(environ, p.settings.environment && !p.settings.disabled);
   p.start_time_ns = monotonic_ns();
   const MaskChoice choice = default_mask(a.interface_version, p.nccl_version);
   p.base_mask.store(p.settings.mask_set ? p.settings.mask : choice.mask, kRelaxed);

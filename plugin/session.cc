@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "plugin/clock.h"
+#include "plugin/environment.h"
 #include "plugin/inspector/inspector.h"
 #include "plugin/settings.h"
 #include "plugin/slice_comparison.h"
@@ -221,6 +222,7 @@ bool Session::send_hello(Process& p, Lane& lane) noexcept {
   }
   wire::FrameWriter w(frame_buffer);
   w.add_bytes(record.finish());
+  add_environment(w);
   return flush(w, 0);
 }
 

@@ -100,6 +100,13 @@ void read_settings(Settings& settings, nccl::DebugLogger log) noexcept {
       complain(log, "NCCLSCOPE_SENDER_INTERVAL_MS", v, "1 to 10000 milliseconds");
     }
   }
+  if (const char* v = std::getenv("NCCLSCOPE_ENVIRONMENT"); v != nullptr && v[0] != '\0') {
+    if ((v[0] == '0' || v[0] == '1') && v[1] == '\0') {
+      settings.environment = v[0] == '1';
+    } else {
+      complain(log, "NCCLSCOPE_ENVIRONMENT", v, "0 or 1");
+    }
+  }
   if (const char* v = std::getenv("NCCLSCOPE_DETAIL"); v != nullptr && v[0] != '\0') {
     if (std::strcmp(v, "normal") == 0) {
       settings.detail = wire::DetailLevel::kNormal;

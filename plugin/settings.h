@@ -25,7 +25,8 @@ struct Settings {
   std::uint32_t calm_ms = 10'000;     // NCCLSCOPE_CALM_MS: before a step of detail is given back
   std::uint32_t interval_ms = 100;    // NCCLSCOPE_SENDER_INTERVAL_MS
   wire::DetailLevel detail = wire::DetailLevel::kNormal;  // NCCLSCOPE_DETAIL
-  inspector::Options inspector;                           // NCCL_INSPECTOR_*
+  bool environment = true;       // NCCLSCOPE_ENVIRONMENT=0: NCCL_* variables stay in the process
+  inspector::Options inspector;  // NCCL_INSPECTOR_*
 };
 
 /// Fills `settings`. Bad values are named through `log` (may be null) and their default stays.

@@ -17,6 +17,7 @@
 
 #include "agent/aggregate/node_findings.h"
 #include "agent/identity/job_identity.h"
+#include "agent/ingest/process_environment.h"
 #include "agent/ingest/quota.h"
 #include "proto/model/inspector.h"
 #include "proto/model/operation.h"
@@ -182,6 +183,8 @@ struct NetworkRow {
 struct ProcessSnapshot {
   std::int64_t pid = 0;
   std::uint64_t session_id = 0;
+  std::string global_rank, local_rank;
+  ProcessEnvironmentPtr environment;  // its NCCL_* variables, arbitrary bytes; null: unknown
   std::string plugin_version;
   std::optional<std::uint64_t> rdma_devices;  // that it has open, as it says; none: unknown
   std::uint32_t nccl_version = 0;

@@ -248,6 +248,9 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
     ProcessSnapshot& to = out.processes.emplace_back();
     to.pid = session.peer.pid != 0 ? session.peer.pid : session.claims.hello.pid;
     to.session_id = session.session_id;
+    to.global_rank = from->global_rank;
+    to.local_rank = from->local_rank;
+    to.environment = session.environment;
     to.plugin_version = from->plugin_version;
     to.rdma_devices = from->rdma_devices;
     to.nccl_version = session.claims.hello.nccl_version;

@@ -103,6 +103,7 @@ grpc::Status AgentServiceImpl::GetSnapshot(grpc::ServerContext* context,
     v1::JobSnapshot* out = response->add_jobs();
     to_message(job, *out);
     if (request->with_progress()) add_progress(job, out->mutable_progress());
+    if (request->with_environments()) add_environments(job, *out);
   });
   return grpc::Status::OK;
 }

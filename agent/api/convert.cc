@@ -5,6 +5,7 @@
 #include "agent/api/convert.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "agent/aggregate/series.h"
 #include "agent/export/catalogue.h"
 #include "agent/export/label_text.h"
+#include "agent/identity/label_value.h"
 #include "proto/model/bandwidth.h"
 #include "proto/model/operation.h"
 #include "proto/wire/names.h"
@@ -43,6 +45,10 @@ const char* state_name(RankState s) {
       return "vanished";
   }
   return "";
+}
+
+const char* state_name(const ProcessSnapshot& process) {
+  return process.connected ? "connected" : process.said_goodbye ? "gone" : "disconnected";
 }
 
 template <std::size_t Size>
@@ -172,7 +178,7 @@ void to_message(const ProcessSnapshot& process, v1::ProcessBooks& out) {
   const wire::Books& books = process.books;
   out.set_pid(process.pid);
   out.set_session_id(process.session_id);
-  out.set_state(process.connected ? "connected" : process.said_goodbye ? "gone" : "disconnected");
+  out.set_state(state_name(process));
   out.set_plugin_version(text(process.plugin_version));
   out.set_nccl_version(process.nccl_version);
   out.set_interface_version(process.interface_version);
@@ -202,6 +208,36 @@ void to_message(const ProcessSnapshot& process, v1::ProcessBooks& out) {
   out.set_final(process.said_goodbye);
   // Records are lost, of whatever type: this is an upper bound.
   out.set_operations_lost(process.records_lost);
+}
+
+void add_environments(const JobSnapshot& job, v1::JobSnapshot& out) {
+  // Equal ones were kept once.
+  std::map<const ProcessEnvironment*, v1::ProcessEnvironment*> known;
+  for (const ProcessSnapshot& process : job.processes) {
+    v1::ProcessEnvironment*& environment = known[process.environment.get()];
+    if (environment == nullptr) {
+      environment = out.add_environments();
+      environment->set_known(process.environment != nullptr);
+      if (process.environment != nullptr) {
+        environment->set_cut(process.environment->cut);
+        for (const auto& [name, value] : process.environment->variables) {
+          v1::Variable* variable = environment->add_variables();
+          variable->set_name(label_value(name));
+          variable->set_value(label_value(value, wire::kMaxVariableBytes));
+        }
+      }
+    }
+    v1::Process* to = environment->add_processes();
+    to->set_pid(process.pid);
+    to->set_session_id(process.session_id);
+    to->set_state(state_name(process));
+    to->set_global_rank(text(process.global_rank));
+    to->set_local_rank(text(process.local_rank));
+    to->set_plugin_version(text(process.plugin_version));
+    to->set_nccl_version(process.nccl_version);
+    to->set_interface_version(process.interface_version);
+    if (process.rdma_devices) to->set_rdma_devices(*process.rdma_devices);
+  }
 }
 
 void to_message(const CommunicatorSnapshot& communicator, const RankSnapshot& rank,

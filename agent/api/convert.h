@@ -11,6 +11,8 @@ namespace ncclscope::agent {
 
 void to_message(const JobSnapshot& job, v1::JobSnapshot& out);
 void to_message(const ProcessSnapshot& process, v1::ProcessBooks& out);
+/// Adds the environments of its processes.
+void add_environments(const JobSnapshot& job, v1::JobSnapshot& out);
 void to_message(const CommunicatorSnapshot& communicator, const RankSnapshot& rank,
                 v1::RankBooks& out);
 void to_message(const RankSnapshot& rank, v1::RankProgress& out);

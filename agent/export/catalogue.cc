@@ -392,7 +392,8 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
     {M::kAgentQuotaExceeded, G::kAgent, "ncclscope_agent_quota_exceeded_total", kCounter, "",
      labels("quota"),
      "How often a user (or pod) asked for more than its quota, or the agent reached its memory "
-     "limit: connections, sessions and jobs were refused, communicators folded, bytes read later.",
+     "limit: connections, sessions and jobs were refused, communicators folded, bytes read later, "
+     "environments not kept.",
      "0.1"},
     {M::kAgentSeries, G::kAgent, "ncclscope_agent_series", kGauge, "", labels(),
      "Series of jobs in this exposition; those of the agent itself are not counted.", "0.1"},

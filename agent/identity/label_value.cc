@@ -72,14 +72,14 @@ constexpr bool is_unseen(std::uint32_t code) {
 
 }  // namespace
 
-std::string label_value(std::string_view raw) {
+std::string label_value(std::string_view raw, std::size_t max_bytes) {
   std::string out;
   while (!raw.empty()) {
     std::uint32_t code = 0;
     const std::size_t length = decode_one(raw, code);
     const std::string_view piece =
         length == 0 || is_unseen(code) ? std::string_view("?") : raw.substr(0, length);
-    if (out.size() + piece.size() > kMaxLabelBytes) break;
+    if (out.size() + piece.size() > max_bytes) break;
     out += piece;
     raw.remove_prefix(length == 0 ? 1 : length);
   }

@@ -11,9 +11,9 @@ namespace ncclscope::agent {
 
 inline constexpr std::size_t kMaxLabelBytes = 128;
 
-/// `raw` as valid UTF-8 at most kMaxLabelBytes long (cut between characters). Each control
+/// `raw` as valid UTF-8 at most `max_bytes` long (cut between characters). Each control
 /// character, each character that cannot be seen or changes the direction of others (two names that
 /// look alike would not be equal), and each byte that is not UTF-8 becomes '?'.
-[[nodiscard]] std::string label_value(std::string_view raw);
+[[nodiscard]] std::string label_value(std::string_view raw, std::size_t max_bytes = kMaxLabelBytes);
 
 }  // namespace ncclscope::agent

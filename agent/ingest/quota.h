@@ -24,13 +24,14 @@ enum class Quota : std::uint8_t {
   kCommunicators,  // folded into "other"
   kBytes,          // not read for a while
   kMemory,         // session refused, or communicator folded: the agent as a whole is at its limit
+  kEnvironments,   // a process's variables are not kept
 };
-inline constexpr std::size_t kQuotaCount = 6;
+inline constexpr std::size_t kQuotaCount = 7;
 using QuotaCounts = std::array<std::uint64_t, kQuotaCount>;
 
 [[nodiscard]] constexpr std::string_view name(Quota quota) noexcept {
-  constexpr std::string_view kNames[kQuotaCount] = {"connections",   "sessions", "jobs",
-                                                    "communicators", "bytes",    "memory"};
+  constexpr std::string_view kNames[kQuotaCount] = {
+      "connections", "sessions", "jobs", "communicators", "bytes", "memory", "environments"};
   return kNames[static_cast<std::size_t>(quota)];
 }
 

@@ -107,6 +107,8 @@ Session::Verdict Session::on_frame(std::span<const std::byte> packet) {
   stats.bytes_received += packet.size();
   failure_ = to_ingest_error(wire::DecodeError::kBadRecord);
 
+  ingest_.list_.variables.clear();
+  ingest_.list_.cut = ingest_.list_.ended = false;
   wire::FrameHeader header{};
   bool in_frame = false, ignored = false;
   std::uint64_t records = 0;
@@ -206,6 +208,44 @@ bool Session::on_communicator_init(std::span<const std::byte> record) {
   return true;
 }
 
+bool Session::on_environment(std::span<const std::byte> record) {
+  wire::Environment head{};
+  if (!wire::read_record(record, head)) return fail(to_ingest_error(wire::DecodeError::kBadRecord));
+  Ingest::VariableList& list = ingest_.list_;
+  if (list.ended) return true;
+  list.cut = list.cut || (head.flags & wire::kEnvironmentCut) != 0;
+  bool left_out = true;  // the variable that strings of kVariableMore continue
+  const auto take = [&](wire::StringKey key, std::string_view text) {
+    if (key == wire::StringKey::kVariable) {
+      left_out = list.variables.size() == wire::kMaxVariables || !text.starts_with("NCCL_") ||
+                 text.find('=') == std::string_view::npos;
+      list.cut = list.cut || left_out;
+      if (!left_out) list.variables.emplace_back(text);
+    } else if (key == wire::StringKey::kVariableMore && !left_out) {
+      const std::size_t room = wire::kMaxVariableBytes - list.variables.back().size();
+      list.cut = list.cut || text.size() > room;
+      list.variables.back() += text.substr(0, room);
+    }
+  };
+  if (!wire::read_strings(record, sizeof head, head.string_bytes, take))
+    return fail(to_ingest_error(wire::DecodeError::kBadString));
+  if ((head.flags & wire::kEnvironmentEnd) == 0) return true;
+  list.ended = true;
+  ProcessEnvironment environment;
+  environment.cut = list.cut;
+  for (const std::string& variable : list.variables) {
+    const std::size_t equals = variable.find('=');
+    environment.variables.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
+  }
+  const std::string& principal = state_->peer.principal;
+  state_->environment = ingest_.environments_.keep(principal, std::move(environment));
+  if (state_->environment == nullptr) {
+    ingest_.quotas_.exceeded(Quota::kEnvironments, principal, now_ns_,
+                             concat("the variables of pid ", peer_.pid, " are not kept"));
+  }
+  return true;
+}
+
 bool Session::on_record(std::uint8_t type, std::span<const std::byte> record, std::uint64_t) {
   constexpr auto kTooShort = to_ingest_error(wire::DecodeError::kBadRecord);
   RecordSink& sink = ingest_.sink_;
@@ -239,6 +279,8 @@ bool Session::on_record(std::uint8_t type, std::span<const std::byte> record, st
       known = sink.neighbours(*state_, head, peers.first(head.count * sizeof(wire::Neighbour)));
       break;
     }
+    case wire::RecordType::kEnvironment:
+      return on_environment(record);
     case wire::RecordType::kGoodbye: {
       wire::Goodbye goodbye{};
       if (!wire::read_record(record, goodbye)) return fail(kTooShort);
@@ -486,6 +528,7 @@ void Ingest::tick() {
   for (Session* session : sessions) {
     if (sessions_.contains(session)) session->on_tick();
   }
+  environments_.prune();
   const std::uint64_t now = clock_.monotonic_ns();
   for (auto it = states_.begin(); it != states_.end();) {
     const auto next = std::next(it);

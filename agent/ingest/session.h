@@ -93,6 +93,7 @@ class Session {
   bool on_record(std::uint8_t type, std::span<const std::byte> record, std::uint64_t index);
   bool on_indexed(std::uint8_t type, std::span<const std::byte> record, std::uint64_t index);
   bool on_communicator_init(std::span<const std::byte> record);
+  bool on_environment(std::span<const std::byte> record);
   bool fail(IngestError error);  // remembers the reason; always false
   Verdict refuse(IngestError error);
   void detach();
@@ -174,6 +175,13 @@ class Ingest {
   Options options_;
   IngestStats stats_;
   QuotaCounter quotas_;
+  EnvironmentStore environments_;
+  /// Variables that came in the frame being handled. A frame has one list of them at most.
+  struct VariableList {
+    std::vector<std::string> variables;  // "NAME=value"
+    bool cut = false, ended = false;
+  };
+  VariableList list_;
   States states_;
   std::unordered_map<std::string, std::size_t> sessions_of_;  // of states_, by principal
   std::unordered_set<Session*> sessions_;

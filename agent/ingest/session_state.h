@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/ingest/peer_proof.h"
+#include "agent/ingest/process_environment.h"
 #include "proto/wire/frame.h"
 
 namespace ncclscope::agent {
@@ -52,8 +53,9 @@ struct SessionState {
   std::uint64_t session_id = 0;
   PeerIdentity peer;
   HelloClaims claims;
-  std::string job_id;              // set by the sink: which job set_detail means
-  SinkProcess* process = nullptr;  // owned by the sink, freed at session_expired
+  ProcessEnvironmentPtr environment;  // null: it was not told, or the principal has too much of it
+  std::string job_id;                 // set by the sink: which job set_detail means
+  SinkProcess* process = nullptr;     // owned by the sink, freed at session_expired
 
   // Books, this side. received + lost + before = highest index, whatever happens.
   std::uint64_t highest_index =

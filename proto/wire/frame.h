@@ -48,6 +48,7 @@ enum class RecordType : std::uint8_t {
   kBooks = 4,
   kNeighbours = 5,
   kGoodbye = 6,
+  kEnvironment = 7,
   // plugin -> agent, indexed: kept until acknowledged, counted once
   kCommunicatorFinalize = 16,
   kOperation = 17,
@@ -139,7 +140,26 @@ enum class StringKey : std::uint16_t {
   kCommunicatorName = 64,
   kGpuPciBusId = 65,  // "0000:3b:00.0", lower case
   kGpuUuid = 66,      // "GPU-..." as dcgm-exporter writes it
+  // environment
+  kVariable = 72,      // "NAME=value", as far as it fits into a string, ...
+  kVariableMore = 73,  // ... and what follows, once or several times
 };
+
+/// The NCCL_* variables that the process had at its first init, those of nccl.conf files included
+/// (NCCL puts them into the environment); followed by strings. As many records as it takes, in the
+/// frame of Hello: the one with kEnvironmentEnd ends the list.
+struct Environment {
+  RecordHeader header;
+  std::uint16_t flags;         // kEnvironment...
+  std::uint32_t string_bytes;  // length of the strings that follow, padding excluded
+};
+static_assert(sizeof(Environment) == 8);
+inline constexpr std::uint16_t kEnvironmentEnd = 1u << 0;
+/// Variables, or ends of values, were left out: too many, too long, or by their name a secret.
+inline constexpr std::uint16_t kEnvironmentCut = 1u << 1;
+inline constexpr std::size_t kMaxVariables = 64;       // of a process
+inline constexpr std::size_t kMaxVariableBytes = 512;  // name, '=' and value
+inline constexpr std::size_t kMaxEnvironmentRecords = 4;
 
 inline constexpr std::uint16_t kCommHashKnown =
     1u << 0;  // else `hash` is 0 and the communicator is known by its session only

@@ -86,6 +86,8 @@ bool StubAgent::read(Connection& c) {
             hellos_.push_back(h);
             c.session = h.session_id;
             strings_.clear();
+            variables_.clear();
+            environment_flags_.reset();
             if (!wire::read_strings(record, sizeof h, h.string_bytes,
                                     [&](wire::StringKey key, std::string_view text) {
                                       strings_[static_cast<std::uint16_t>(key)] = std::string(text);
@@ -167,6 +169,18 @@ bool StubAgent::read(Connection& c) {
             finalized_.push_back(f);
             break;
           }
+          case wire::RecordType::kEnvironment: {
+            wire::Environment e;
+            if (!take(e)) return false;
+            environment_flags_ = e.flags;
+            return wire::read_strings(record, sizeof e, e.string_bytes,
+                                      [&](wire::StringKey key, std::string_view text) {
+                                        if (key == wire::StringKey::kVariable)
+                                          variables_.emplace_back(text);
+                                        else if (!variables_.empty())
+                                          variables_.back() += text;
+                                      });
+          }
           case wire::RecordType::kGoodbye:
             goodbyes_.fetch_add(1);
             break;
@@ -218,6 +232,7 @@ void StubAgent::run() {
     const std::lock_guard lock(mutex_); \
     return name##_;                     \
   }
+using Variables = std::vector<std::string>;
 using CommunicatorMap = std::map<std::uint16_t, wire::CommunicatorInit>;
 using NameMap = std::map<std::uint16_t, std::string>;
 using ProgressMap = std::map<std::uint16_t, wire::Progress>;
@@ -232,6 +247,8 @@ NCCLSCOPE_LOCKED(ProgressMap, progress)
 NCCLSCOPE_LOCKED(BooksMap, books)
 NCCLSCOPE_LOCKED(std::vector<wire::Hello>, hellos)
 NCCLSCOPE_LOCKED(NameMap, strings)
+NCCLSCOPE_LOCKED(Variables, variables)
+NCCLSCOPE_LOCKED(std::optional<std::uint16_t>, environment_flags)
 NCCLSCOPE_LOCKED(std::vector<wire::Neighbour>, neighbours)
 #undef NCCLSCOPE_LOCKED
 

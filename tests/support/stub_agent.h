@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,7 +49,9 @@ class StubAgent {
   std::map<std::uint16_t, wire::Progress> progress() const;
   std::map<std::uint64_t, wire::Books> books() const;  // newest by session
   std::vector<wire::Hello> hellos() const;
-  std::map<std::uint16_t, std::string> strings() const;  // of the newest hello, by key
+  std::map<std::uint16_t, std::string> strings() const;    // of the newest hello, by key
+  std::vector<std::string> variables() const;              // NCCL_*, behind the newest hello
+  std::optional<std::uint16_t> environment_flags() const;  // of the last record of them, if any
   std::vector<wire::Neighbour> neighbours() const;
 
   std::uint64_t operation_count() const { return operation_count_.load(); }
@@ -103,6 +106,8 @@ class StubAgent {
   std::map<std::uint64_t, wire::Books> books_;
   std::vector<wire::Hello> hellos_;
   std::map<std::uint16_t, std::string> strings_;
+  std::vector<std::string> variables_;
+  std::optional<std::uint16_t> environment_flags_;
   std::vector<wire::Neighbour> neighbours_;
   std::thread thread_;
 };

@@ -314,6 +314,45 @@ TEST_F(Api, SnapshotsCarryProgressIfAskedTo) {
   }
 }
 
+TEST_F(Api, SnapshotsCarryEnvironmentsToTheirOwnerIfAskedTo) {
+  Snapshot snapshot = golden_snapshot();
+  const auto same = std::make_shared<const ProcessEnvironment>(
+      ProcessEnvironment{{{"NCCL_ALGO", "Ring\x01\xFF"}, {"NCCL_X", std::string(500, 'v')}}, true});
+  std::vector<ProcessSnapshot>& processes = snapshot.jobs[0].processes;
+  processes[0].environment = processes[2].environment = same;
+  processes[0].global_rank = "3";
+  store_.publish(std::make_shared<const Snapshot>(snapshot));
+  v1::GetSnapshotRequest request;
+  request.set_job_id("4711");
+  const auto ask = [&] {
+    grpc::ClientContext context;
+    bound(context);
+    v1::GetSnapshotResponse response;
+    EXPECT_TRUE(agent()->GetSnapshot(&context, request, &response).ok());
+    return response;
+  };
+  EXPECT_EQ(ask().jobs(0).environments_size(), 0) << "nobody asked for them";
+  request.set_with_environments(true);
+  const v1::GetSnapshotResponse response = ask();
+  ASSERT_EQ(response.jobs(0).environments_size(), 2);
+  const v1::ProcessEnvironment& told = response.jobs(0).environments(0);
+  EXPECT_TRUE(told.known());
+  EXPECT_TRUE(told.cut());
+  ASSERT_EQ(told.variables_size(), 2);
+  EXPECT_EQ(told.variables(0).name(), "NCCL_ALGO");
+  EXPECT_EQ(told.variables(0).value(), "Ring??") << "safe to show";
+  EXPECT_EQ(told.variables(1).value().size(), 500u);
+  ASSERT_EQ(told.processes_size(), 2);
+  EXPECT_EQ(told.processes(0).global_rank(), "3");
+  EXPECT_EQ(told.processes(0).state(), "connected");
+  EXPECT_EQ(told.processes(0).pid(), 5001);
+  EXPECT_EQ(told.processes(1).state(), "gone");
+  EXPECT_FALSE(response.jobs(0).environments(1).known()) << "not the same as an empty one";
+  EXPECT_EQ(response.jobs(0).environments(1).processes_size(), 1);
+  authorizer_->set(Caller{2002, Role::kUser});
+  EXPECT_EQ(ask().jobs_size(), 0) << "not to others";
+}
+
 TEST_F(Api, BooksSayWhetherTheyBalance) {
   Snapshot snapshot = golden_snapshot();
   ++snapshot.jobs[0].processes[0].records_received;

@@ -2,6 +2,8 @@
 // What becomes of NCCL's callbacks: one record per operation, right in every field.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "proto/model/operation.h"
 #include "tests/support/plugin_test.h"
 
@@ -79,6 +81,35 @@ TEST_F(Operations, SayHelloWithReleaseAndClaims) {
   EXPECT_EQ(strings.at(static_cast<std::uint16_t>(wire::StringKey::kSlurmJobId)), "4242");
   EXPECT_EQ(strings.at(static_cast<std::uint16_t>(wire::StringKey::kSlurmProcId)), "3");
   EXPECT_FALSE(strings.at(static_cast<std::uint16_t>(wire::StringKey::kPluginVersion)).empty());
+}
+
+TEST_F(Operations, TellNcclsVariablesOfTheFirstInit) {
+  setenv("NCCL_IB_HCA", "mlx5_0,mlx5_1", 1);
+  setenv("NCCL_SECRET_TOKEN", "x", 1);
+  start_agent();
+  DrivenCommunicator c(table(), 1, 2, 0);
+  ASSERT_TRUE(StubAgent::wait_for([&] { return agent().environment_flags().has_value(); }));
+  EXPECT_EQ(*agent().environment_flags(), wire::kEnvironmentEnd | wire::kEnvironmentCut);
+  const auto variables = agent().variables();
+  EXPECT_NE(std::find(variables.begin(), variables.end(), "NCCL_IB_HCA=mlx5_0,mlx5_1"),
+            variables.end());
+  for (const std::string& variable : variables)
+    EXPECT_TRUE(variable.starts_with("NCCL_") && !variable.starts_with("NCCL_SECRET")) << variable;
+  // A restarted agent is told again.
+  stop_agent();
+  start_agent();
+  ASSERT_TRUE(StubAgent::wait_for([&] { return agent().environment_flags().has_value(); }));
+  EXPECT_EQ(agent().variables(), variables);
+  EXPECT_EQ(agent().malformed(), 0u);
+}
+
+TEST_F(Operations, TellNoVariablesWhereTheUserWantsItSo) {
+  setenv("NCCL_IB_HCA", "mlx5_0", 1);
+  setenv("NCCLSCOPE_ENVIRONMENT", "0", 1);
+  start_agent();
+  DrivenCommunicator c(table(), 1, 2, 0);
+  ASSERT_TRUE(StubAgent::wait_for([&] { return !agent().books().empty(); }));
+  EXPECT_FALSE(agent().environment_flags().has_value());
 }
 
 TEST_F(Operations, SpanAllChannelsFromFirstStartToLastStop) {

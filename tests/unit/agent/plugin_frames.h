@@ -104,6 +104,17 @@ class PacketBuilder {
     writer_.add_bytes(record.finish());
     return *this;
   }
+  /// One record of the environment, a variable a string.
+  PacketBuilder& environment(const std::vector<std::string_view>& variables,
+                             std::uint16_t flags = wire::kEnvironmentEnd) {
+    wire::Environment head{};
+    head.flags = flags;
+    wire::StringRecordWriter<wire::Environment> record(head, wire::RecordType::kEnvironment);
+    for (const std::string_view variable : variables)
+      record.add(wire::StringKey::kVariable, variable);
+    writer_.add_bytes(record.finish());
+    return *this;
+  }
   template <typename Record>
   PacketBuilder& add(Record record, wire::RecordType type) {
     wire::set_header(record, type);

@@ -307,6 +307,121 @@ TEST(Session, SkipsRecordTypesFromTheFuture) {
   EXPECT_EQ(rig.ingest.find(9)->highest_index, 2u) << "an unknown indexed record has an index too";
 }
 
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+TEST(Session, KeepsTheVariablesThatCameBehindHello) {
+  Rig rig;
+  auto plugin = rig.connect();
+  EXPECT_TRUE(
+      plugin->feed(PacketBuilder()
+                       .hello(make_hello(9), {{wire::StringKey::kSlurmJobId, "7"}})
+                       .environment({"NCCL_IB_HCA=mlx5_0", "NCCL_ALGO="}, 0)
+                       .environment({"NCCL_DEBUG=INFO", "NCCL_ALGO=Ring", "HOME=/root", "NCCL_X"})
+                       .finish()));
+  const SnapshotPtr snapshot = rig.snapshot();
+  const ProcessSnapshot& process = snapshot->jobs.at(0).processes.at(0);
+  ASSERT_NE(process.environment, nullptr);
+  EXPECT_EQ(process.environment->variables,
+            (Variables{{"NCCL_ALGO", ""}, {"NCCL_DEBUG", "INFO"}, {"NCCL_IB_HCA", "mlx5_0"}}))
+      << "by name, the first of a name, nothing but NCCL's";
+  EXPECT_TRUE(process.environment->cut) << "something was left out";
+  EXPECT_EQ(rig.ingest.stats().unknown_records, 0u);
+}
+
+TEST(Session, KnowsNoVariablesBeforeTheirListHasEnded) {
+  Rig rig;
+  auto plugin = rig.open(9);
+  EXPECT_EQ(rig.snapshot()->jobs.at(0).processes.at(0).environment, nullptr);
+  EXPECT_TRUE(plugin->feed(PacketBuilder().environment({"NCCL_DEBUG=INFO"}, 0).finish()));
+  EXPECT_TRUE(plugin->feed(PacketBuilder().environment({"NCCL_ALGO=Ring"}).finish()));
+  EXPECT_EQ(rig.ingest.find(9)->environment->variables, (Variables{{"NCCL_ALGO", "Ring"}}))
+      << "a list does not go on in another frame";
+  EXPECT_TRUE(
+      plugin->feed(PacketBuilder().environment({}).environment({"NCCL_ALGO=Tree"}).finish()));
+  EXPECT_TRUE(rig.ingest.find(9)->environment->variables.empty()) << "one list in a frame";
+}
+
+TEST(Session, BoundsVariablesInNumberAndLength) {
+  Rig rig;
+  auto plugin = rig.open(9);
+  std::vector<std::string> names;
+  for (int i = 0; i < 200; ++i) names.push_back("NCCL_V" + std::to_string(i) + "=1");
+  PacketBuilder many;
+  for (int record = 0; record < 4; ++record)
+    many.environment({names.begin() + record * 50, names.begin() + (record + 1) * 50},
+                     record == 3 ? wire::kEnvironmentEnd : 0);
+  EXPECT_TRUE(plugin->feed(many.finish()));
+  EXPECT_EQ(rig.ingest.find(9)->environment->variables.size(), wire::kMaxVariables);
+  EXPECT_TRUE(rig.ingest.find(9)->environment->cut);
+
+  wire::Environment head{};
+  head.flags = wire::kEnvironmentEnd;
+  wire::StringRecordWriter<wire::Environment> record(head, wire::RecordType::kEnvironment);
+  record.add(wire::StringKey::kVariableMore, "of nothing");
+  record.add(wire::StringKey::kVariable, "NCCL_X=");
+  for (int i = 0; i < 10; ++i) record.add(wire::StringKey::kVariableMore, std::string(128, 'v'));
+  alignas(8) std::byte buffer[4096];
+  wire::FrameWriter writer(buffer);
+  writer.add_bytes(record.finish());
+  const auto packet = writer.finish(0, 1);
+  EXPECT_TRUE(plugin->feed({packet.begin(), packet.end()}));
+  EXPECT_EQ(rig.ingest.find(9)->environment->variables,
+            (Variables{{"NCCL_X", std::string(wire::kMaxVariableBytes - 7, 'v')}}));
+  EXPECT_TRUE(rig.ingest.find(9)->environment->cut);
+}
+
+TEST(Session, RefusesAnEnvironmentWhoseStringsDoNotFit) {
+  Rig rig;
+  auto plugin = rig.open(9);
+  Packet packet = PacketBuilder().environment({"NCCL_DEBUG=INFO"}).finish();
+  packet[sizeof(wire::FrameHeader) + 4] = std::byte{200};  // string_bytes
+  EXPECT_FALSE(plugin->feed(packet));
+  EXPECT_EQ(rig.ingest.stats().error(to_ingest_error(wire::DecodeError::kBadString)), 1u);
+}
+
+TEST(Session, KeepsEqualVariablesOnceAndWhatOneUserHasBounded) {
+  Rig rig;
+  const std::size_t limit = EnvironmentStore::Limits{}.principal_count;
+  std::vector<std::unique_ptr<Wire>> plugins;
+  for (std::size_t i = 0; i < 2 * limit; ++i) {
+    plugins.push_back(rig.open(100 + i));
+    plugins.back()->feed(PacketBuilder().environment({"NCCL_DEBUG=INFO"}).finish());
+  }
+  EXPECT_EQ(rig.ingest.find(100)->environment, rig.ingest.find(101)->environment);
+  EXPECT_EQ(rig.ingest.quotas().count(Quota::kEnvironments), 0u);
+  for (std::size_t i = 0; i < 2 * limit; ++i) {
+    plugins[i]->feed(
+        PacketBuilder().environment({"NCCL_DEBUG_FILE=/tmp/" + std::to_string(i)}).finish());
+  }
+  EXPECT_NE(rig.ingest.find(100)->environment, nullptr);
+  EXPECT_EQ(rig.ingest.find(100 + 2 * limit - 1)->environment, nullptr);
+  EXPECT_GE(rig.ingest.quotas().count(Quota::kEnvironments), limit);
+  auto other = rig.connect(1, 4242);
+  other->feed(PacketBuilder().hello(make_hello(9)).environment({"NCCL_ALGO=Ring"}).finish());
+  EXPECT_NE(rig.ingest.find(9)->environment, nullptr) << "another user is not touched";
+}
+
+TEST(EnvironmentStore, GivesRoomBackAndLeavesEverybodyAShare) {
+  EnvironmentStore store({.bytes = 4000, .principal_bytes = 3000, .principal_count = 64});
+  const auto of = [](int number) {
+    return ProcessEnvironment{{{"NCCL_V", std::to_string(number)}}, false};
+  };
+  std::vector<ProcessEnvironmentPtr> kept;
+  for (int i = 0; i < 64; ++i) kept.push_back(store.keep("uid:1", of(i)));
+  EXPECT_LE(store.bytes(), 3000u);
+  EXPECT_EQ(kept.back(), nullptr);
+  std::vector<ProcessEnvironmentPtr> more;
+  for (int user = 2; user < 12; ++user)
+    more.push_back(store.keep("uid:" + std::to_string(user), of(0)));
+  EXPECT_NE(more[0], nullptr);
+  EXPECT_NE(more[1], nullptr);
+  kept.clear();
+  more.clear();
+  store.prune();
+  EXPECT_EQ(store.bytes(), 0u);
+  EXPECT_NE(store.keep("uid:1", of(1)), nullptr);
+}
+
 TEST(Session, RefusesRecordsThatOnlyAgentsSend) {
   Rig rig;
   auto plugin = rig.open(9);

@@ -137,6 +137,30 @@ TEST(GoldenFrames, IndexedRecordsCountUpFromTheFirstIndex) {
   EXPECT_EQ(timing_of(o), TimingSource::kGpu);
 }
 
+TEST(GoldenFrames, TheEnvironmentFollowsHelloInSeveralRecords) {
+  std::vector<Seen> seen;
+  ASSERT_EQ(read_all(read_golden("environment"), seen), DecodeError::kNone);
+  ASSERT_EQ(seen.size(), 3u);
+  std::vector<std::pair<StringKey, std::string>> strings;
+  std::vector<std::uint16_t> flags;
+  for (std::size_t i = 1; i < seen.size(); ++i) {
+    EXPECT_EQ(seen[i].index, 0u);
+    Environment head{};
+    ASSERT_TRUE(read_record(seen[i].record, head));
+    flags.push_back(head.flags);
+    ASSERT_TRUE(read_strings(
+        seen[i].record, sizeof head, head.string_bytes,
+        [&](StringKey key, std::string_view text) { strings.emplace_back(key, text); }));
+  }
+  const std::vector<std::pair<StringKey, std::string>> expected = {
+      {StringKey::kVariable, "NCCL_DEBUG=WARN"},
+      {StringKey::kVariable, "NCCL_IB_HCA=mlx5_0,"},
+      {StringKey::kVariableMore, "mlx5_1"},
+      {StringKey::kVariable, "NCCL_ALGO="}};
+  EXPECT_EQ(strings, expected);
+  EXPECT_EQ(flags, (std::vector<std::uint16_t>{0, kEnvironmentEnd | kEnvironmentCut}));
+}
+
 TEST(GoldenFrames, AFutureMinorVersionIsReadAsFarAsItIsKnown) {
   std::vector<Seen> seen;
   ASSERT_EQ(read_all(read_golden("future"), seen), DecodeError::kNone);

@@ -269,6 +269,20 @@ inline std::vector<std::pair<std::string, Bytes>> all() {
                    }));
   out.emplace_back("agent_restarted",
                    frame(0, [](FrameWriter& w) { add(w, HelloAgain{}, RecordType::kHelloAgain); }));
+  out.emplace_back("environment", frame(0, [](FrameWriter& w) {
+                     StringRecordWriter<Hello> hello_record(hello(), RecordType::kHello);
+                     w.add_bytes(hello_record.finish());
+                     Environment head{};
+                     StringRecordWriter<Environment> first(head, RecordType::kEnvironment);
+                     first.add(StringKey::kVariable, "NCCL_DEBUG=WARN");
+                     first.add(StringKey::kVariable, "NCCL_IB_HCA=mlx5_0,");
+                     first.add(StringKey::kVariableMore, "mlx5_1");
+                     w.add_bytes(first.finish());
+                     head.flags = kEnvironmentEnd | kEnvironmentCut;
+                     StringRecordWriter<Environment> last(head, RecordType::kEnvironment);
+                     last.add(StringKey::kVariable, "NCCL_ALGO=");
+                     w.add_bytes(last.finish());
+                   }));
   // What a later minor version may send: unknown types (one of them indexed), longer bodies, a
   // longer header.
   Bytes future = frame(500, [](FrameWriter& w) {
