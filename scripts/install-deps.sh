@@ -16,6 +16,7 @@ build=(
   libyaml-cpp-dev libcrypt-dev libcurl4-openssl-dev
   libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   duktape-dev                                                 # draws the report's SVG files
+  libslurm-dev                                                # SLURM's plugin interface (ncclscope_spank.so)
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 check=(

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # SLURM's Prolog (or a line of yours): tells the node's agent of the job that begins here.
 #   slurm.conf:  Prolog=/usr/share/ncclscope/slurm/prolog.sh
-# It never fails and never waits longer than two seconds: a prolog that fails drains the node.
+# It never fails and, whatever the program does, lasts five seconds at most: a prolog that fails or hangs drains the node.
 program=${NCCLSCOPE_PROGRAM:-/usr/bin/ncclscope}
 agent=${NCCLSCOPE_API_SOCKET:-/run/ncclscope/api.sock}
-"$program" job start --agent "$agent" --timeout 2 </dev/null || :
+limit=
+command -v timeout >/dev/null 2>&1 && limit='timeout -k 1 4'
+$limit "$program" job start --agent "$agent" --timeout 2 </dev/null || :
 exit 0
