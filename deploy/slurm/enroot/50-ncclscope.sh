@@ -7,6 +7,7 @@
 # where the image's loader finds it by its name, which is all that NCCL 2.27.3 takes. What is not there is left out.
 # Variables reach the container under pyxis by themselves; `enroot start` in a job gets them here.
 set +e
+[ -n "${ENROOT_ROOTFS-}" ] && [ -n "${ENROOT_MOUNTS-}" ] && [ -n "${ENROOT_ENVIRON-}" ] || exit 0
 plugin=${NCCLSCOPE_PLUGIN:-/usr/lib/ncclscope/libnccl-profiler-ncclscope.so}
 name=${plugin##*/}
 socket=${NCCLSCOPE_SOCKET:-/run/ncclscope/agent.sock}
@@ -23,19 +24,20 @@ esac
 
 mount_in() {  # SOURCE TARGET dir|file [OPTION,]
   [ -e "$1" ] && printf '%s %s none x-create=%s,bind,ro,nosuid,nodev,%sprivate,nofail,silent\n' "$1" "$2" "$3" "${4-}" \
-    >>"${ENROOT_MOUNTS:?}"
+    >>"$ENROOT_MOUNTS"
 }
 mount_in "${socket%/*}" "${socket%/*}" dir noexec,
 mount_in "${plugin%/*}" "${plugin%/*}" dir
 for folder in /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib; do
-  [ -d "${ENROOT_ROOTFS-}$folder" ] || continue
-  [ -e "${ENROOT_ROOTFS-}$folder/$name" ] || mount_in "$plugin" "$folder/$name" file  # one in the image stays
+  [ -d "$ENROOT_ROOTFS$folder" ] || continue
+  # One in the image stays; an empty file is where it was mounted when this container ran before.
+  [ -s "$ENROOT_ROOTFS$folder/$name" ] || mount_in "$plugin" "$folder/$name" file
   break
 done
 
 # What the container has of its own wins.
 pass() {
-  grep -q "^$1=" "${ENROOT_ENVIRON:?}" || printf '%s=%s\n' "$1" "${!1}" >>"$ENROOT_ENVIRON"
+  grep -q "^$1=" "$ENROOT_ENVIRON" || printf '%s=%s\n' "$1" "${!1}" >>"$ENROOT_ENVIRON"
 }
 case ${NCCL_PROFILER_PLUGIN-} in
   "$name" | "$plugin") pass NCCL_PROFILER_PLUGIN ;;

@@ -21,8 +21,10 @@ FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
 class Slurm:
     """slurmctld and a slurmd for each node. Use as a context."""
 
-    def __init__(self, folder, processes, nodes, scripts, proctrack=None, plugstack=""):
+    def __init__(self, folder, processes, nodes, scripts, proctrack=None, plugstack="", launchers=None):
+        """launchers: {node: what its slurmd's command line is given to}."""
         self.folder, self.processes, self.nodes = folder, processes, nodes
+        self.launchers = launchers or {}
         self.environment = dict(os.environ, SLURM_CONF=str(folder / "slurm.conf"))
         for name in [n for n in self.environment if n.startswith(("SLURM_", "SBATCH_")) and n != "SLURM_CONF"]:
             del self.environment[name]
@@ -49,6 +51,7 @@ class Slurm:
             "AuthType=auth/munge", "CredType=cred/munge", f"AuthInfo=socket={munge}/socket",
             "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny", f"SlurmctldPort={ports[0]}", "MpiDefault=none", "ReturnToService=2",
             f"SlurmctldPidFile={folder}/slurmctld.pid", f"SlurmdPidFile={folder}/slurmd.%n.pid",
+            f"SlurmdLogFile={folder}/logs/%n.steps",
             f"SlurmdSpoolDir={folder}/spool/%n", f"StateSaveLocation={folder}/state", f"PlugStackConfig={folder}/plugstack.conf",
             f"ProctrackType={self.proctrack}", "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/none",
             "AccountingStorageType=accounting_storage/none", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core",
@@ -81,7 +84,7 @@ class Slurm:
             wait_until("munged", lambda: self.processes.check() or (munge / "socket").exists(), 10)
             start("slurmctld", ["slurmctld", "-D", "-c"], env=self.environment)
             for node in self.nodes:
-                start(f"slurmd-{node}", ["slurmd", "-D", "-N", node], env=self.environment)
+                start(f"slurmd-{node}", [*self.launchers.get(node, []), "slurmd", "-D", "-N", node], env=self.environment)
 
             def all_idle():
                 self.processes.check()
@@ -173,6 +176,7 @@ def run_test(options, seconds, test):
 
 def show_logs(folder):
     """What daemons, jobs and agents said last; for a test that has failed."""
-    for path in [path for pattern in ("logs/*", "out/*", "*/log") for path in sorted(folder.glob(pattern))]:
+    paths = [path for pattern in ("logs/*", "out/*", "*/log") for path in sorted(folder.glob(pattern))]
+    for path in filter(pathlib.Path.is_file, paths):
         lines = [line for line in path.read_text(errors="replace").splitlines() if "pmix" not in line and "MPI" not in line]
         print(f"---- {path.relative_to(folder)}\n" + "\n".join(lines[-25:]), file=sys.stderr)

@@ -29,6 +29,7 @@ from support import SKIPPED_STATUS, Failure, Skipped, require, wait_until  # noq
 
 RANKS = 2
 UNIT = "ncclscope-agent.service"
+PACKAGES = {"ncclscope", "ncclscope-plugin", "ncclscope-slurm"}
 BARE = "systemd,systemd-sysv,dbus,procps,libnss-systemd,rpm"
 
 
@@ -47,7 +48,7 @@ def build_packages(build):
     shutil.rmtree(folder, ignore_errors=True)
     run("cpack", "-G", "DEB", cwd=build, timeout=300)
     packages = {run("dpkg-deb", "-f", deb, "Package").stdout.strip(): deb for deb in folder.glob("*.deb")}
-    require(set(packages) == {"ncclscope", "ncclscope-plugin"}, f"these packages were made: {packages}")
+    require(set(packages) == PACKAGES, f"these packages were made: {packages}")
     return packages
 
 
@@ -60,7 +61,7 @@ def build_rpms(build, folder, version=None):
         name, has = run("rpm", "-qp", "--qf", "%{NAME} %{VERSION}", rpm).stdout.split()
         require(version in (None, has), f"{rpm.name} is version {has}")
         rpms[name] = pathlib.Path(shutil.copy(rpm, folder))
-    require(set(rpms) == {"ncclscope", "ncclscope-plugin"}, f"these packages were made: {rpms}")
+    require(set(rpms) == PACKAGES, f"these packages were made: {rpms}")
     return rpms
 
 
@@ -70,9 +71,14 @@ def check_contents(packages):
     paths = {name: {row[5].split(" -> ")[0].lstrip(".") for row in rows} for name, rows in files.items()}
     for path in ("/usr/bin/ncclscope", "/usr/bin/ncclscope-agent", f"/usr/lib/systemd/system/{UNIT}",
                  "/usr/lib/systemd/system/ncclscope-agent.socket", "/usr/lib/sysusers.d/ncclscope.conf",
-                 "/usr/lib/tmpfiles.d/ncclscope.conf", "/etc/ncclscope/agent.toml", "/usr/share/ncclscope/slurm/prolog.sh",
+                 "/usr/lib/tmpfiles.d/ncclscope.conf", "/etc/ncclscope/agent.toml",
                  "/usr/share/ncclscope/prometheus/alerts.yml", "/usr/share/doc/ncclscope/metrics.md"):
         require(path in paths["ncclscope"], f"{path} is not in the package ncclscope")
+    kit = "/usr/share/ncclscope/slurm"
+    for path in (*(f"{kit}/{name}" for name in ("prolog.sh", "epilog.sh", "task_prolog.sh", "plugstack.conf",
+                                                "enroot/50-ncclscope.sh", "spank/build.sh", "spank/ncclscope_spank.cc")),
+                 "/usr/lib/ncclscope-slurm/ncclscope_spank.so"):
+        require(path in paths["ncclscope-slurm"], f"{path} is not in the package ncclscope-slurm")
     library = "libnccl-profiler-ncclscope.so"
     require(f"/usr/lib/ncclscope/{library}" in paths["ncclscope-plugin"], f"no {library} in {sorted(paths['ncclscope-plugin'])}")
     links = [row[5] for row in files["ncclscope-plugin"] if row[0].startswith("l")]
@@ -245,7 +251,7 @@ def scenario(machine, packages, shared):
             later = next_version(deb, shared)
             machine.run("dpkg", "-i", f"/shared/{later.name}")
         require(machine.show("MainPID")["MainPID"] != before, "an upgrade runs the new agent")
-        require_unharmed(machine, "an upgrade of both packages")
+        require_unharmed(machine, "an upgrade of all packages")
         machine.run("sh", "-c", f"mkdir -p /run/systemd/system/{UNIT}.d && "
                                 f"printf '[Service]\\nWatchdogSec=2\\n' > /run/systemd/system/{UNIT}.d/watchdog.conf")
         machine.run("systemctl", "daemon-reload")
@@ -254,15 +260,15 @@ def scenario(machine, packages, shared):
         machine.run("systemctl", "kill", "-s", "STOP", UNIT)
         wait_until("the watchdog has replaced an agent that hangs", lambda: machine.show("MainPID")["MainPID"] not in ("0", hung))
         require_unharmed(machine, "an agent that hung")
-        machine.run("dpkg", "-r", "ncclscope", "ncclscope-plugin")
+        machine.run("dpkg", "-r", *packages)
         require(not machine.run("sh", "-c", "ls /run/ncclscope/agent.sock", check=False).stdout, "the socket outlives the package")
         require(machine.run("systemctl", "is-active", UNIT, check=False).stdout.strip() != "active", "the service outlives the package")
         require(machine.run("sh", "-c", "ls /etc/ncclscope/agent.toml").returncode == 0, "settings stay until purged")
         time.sleep(1)
         require(job.poll() is None, f"the removal harmed the job: {(shared / 'job').read_text()}")
-        machine.run("dpkg", "-P", "ncclscope", "ncclscope-plugin")
-        left = machine.run("sh", "-c", "ls -d /etc/ncclscope /var/lib/ncclscope /usr/lib/ncclscope /run/ncclscope 2>/dev/null",
-                           check=False).stdout
+        machine.run("dpkg", "-P", *packages)
+        left = machine.run("sh", "-c", "ls -d /etc/ncclscope /var/lib/ncclscope /usr/lib/ncclscope* /usr/share/ncclscope "
+                                       "/run/ncclscope 2>/dev/null", check=False).stdout
         require(left == "", f"a purge leaves {left}")
         print("removed and purged; the job went on")
     finally:
@@ -282,10 +288,10 @@ def rpm_scenario(machine, build, shared):
         later = build_rpms(build, shared, "99.1")
         machine.run(*install, "-U", *(f"/shared/{rpm.name}" for rpm in later.values()))
         require(machine.show("MainPID")["MainPID"] not in ("0", before), "rpm -U runs the new agent")
-        require_unharmed(machine, "rpm -U of both packages")
+        require_unharmed(machine, "rpm -U of all packages")
         machine.run("rpm", "-e", *rpms)
         require(machine.run("systemctl", "is-active", UNIT, check=False).stdout.strip() != "active", "the service outlives rpm -e")
-        left = machine.run("sh", "-c", "ls -d /usr/bin/ncclscope* /usr/lib/ncclscope /run/ncclscope/agent.sock 2>/dev/null",
+        left = machine.run("sh", "-c", "ls -d /usr/bin/ncclscope* /usr/lib/ncclscope* /run/ncclscope/agent.sock 2>/dev/null",
                            check=False).stdout
         require(left == "", f"rpm -e leaves {left}")
         time.sleep(1)
