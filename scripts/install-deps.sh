@@ -12,7 +12,7 @@ plugin=(g++ cmake ninja-build binutils)
 build=(
   g++ make cmake ninja-build ccache git pkg-config binutils
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
-  prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev zlib1g-dev libzstd-dev
+  prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev zlib1g-dev libzstd-dev libisal-dev
   libyaml-cpp-dev libcrypt-dev libcurl4-openssl-dev
   libspdlog-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   duktape-dev                                                 # draws the report's SVG files

@@ -2,8 +2,8 @@
 #include "cli/inspector_log/line_reader.h"
 
 #include <fcntl.h>
+#include <isa-l/igzip_lib.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <cerrno>
 #include <cstring>
@@ -19,16 +19,40 @@ constexpr std::byte kGzipMagic[2] = {std::byte{0x1F}, std::byte{0x8B}};
 
 }  // namespace
 
+/// ISA-L's, which inflates text of much repetition four times as fast as zlib. It keeps some output
+/// for itself: it must be asked again when all input is taken.
 struct LineReader::Inflater {
-  Inflater() { ready = inflateInit2(&stream, 15 + 16) == Z_OK; }  // 16: gzip's header and checksum
-  ~Inflater() { inflateEnd(&stream); }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
+  Inflater() {
+    isal_inflate_init(&state);
+    state.crc_flag = ISAL_GZIP;  // with header, checksum and length
+  }
 
-  z_stream stream{};
-  bool ready = false;
+  inflate_state state{};
   bool between_members = true;
 };
+
+namespace {
+
+const char* inflate_error(int status) {
+  switch (status) {
+    case ISAL_INVALID_BLOCK:
+      return "no such block";
+    case ISAL_INVALID_SYMBOL:
+      return "no such symbol";
+    case ISAL_INVALID_LOOKBACK:
+      return "a match before the begin";
+    case ISAL_INVALID_WRAPPER:
+      return "incorrect header";
+    case ISAL_UNSUPPORTED_METHOD:
+      return "unknown method";
+    case ISAL_INCORRECT_CHECKSUM:
+      return "incorrect checksum";
+    default:
+      return "no reason given";
+  }
+}
+
+}  // namespace
 
 LineReader::LineReader(std::string path) : path_(std::move(path)) {}
 
@@ -55,8 +79,7 @@ bool LineReader::open() {
       std::memcmp(input_.data(), kGzipMagic, sizeof kGzipMagic) != 0)
     return true;
   inflater_ = std::make_unique<Inflater>();
-  if (!inflater_->ready) fail("no memory for zlib");
-  return inflater_->ready;
+  return true;
 }
 
 /// 0 at the end of the file; what cannot be read sets error_.
@@ -83,32 +106,33 @@ std::size_t LineReader::read_text(char* into, std::size_t size) {
 }
 
 std::size_t LineReader::inflate_text(char* into, std::size_t size) {
-  z_stream& stream = inflater_->stream;
-  stream.next_out = reinterpret_cast<Bytef*>(into);
-  stream.avail_out = static_cast<uInt>(size);
-  while (stream.avail_out == size) {
+  inflate_state& state = inflater_->state;
+  state.next_out = reinterpret_cast<std::uint8_t*>(into);
+  state.avail_out = static_cast<std::uint32_t>(size);
+  bool file_ended = false;
+  while (state.avail_out == size) {
     if (input_begin_ == input_end_) {
       input_begin_ = 0;
       input_end_ = read_file(input_.data(), input_.size());
-      if (input_end_ == 0) {
-        compressed_data_cut_ = error_.empty() && !inflater_->between_members;
-        return 0;
-      }
+      file_ended = input_end_ == 0;
+      if (file_ended && (inflater_->between_members || !error_.empty())) return 0;
     }
-    stream.next_in = reinterpret_cast<Bytef*>(input_.data() + input_begin_);
-    stream.avail_in = static_cast<uInt>(input_end_ - input_begin_);
-    const int status = inflate(&stream, Z_NO_FLUSH);
-    input_begin_ = input_end_ - stream.avail_in;
-    inflater_->between_members = status == Z_STREAM_END;
-    if (status == Z_STREAM_END) {
-      inflateReset(&stream);
-    } else if (status != Z_OK && status != Z_BUF_ERROR) {
-      fail(std::string("the compressed data is damaged (") +
-           (stream.msg == nullptr ? "zlib gives no reason" : stream.msg) + ")");
+    state.next_in = reinterpret_cast<std::uint8_t*>(input_.data() + input_begin_);
+    state.avail_in = static_cast<std::uint32_t>(input_end_ - input_begin_);
+    const int status = isal_inflate(&state);
+    input_begin_ = input_end_ - state.avail_in;
+    if (status < 0) {
+      fail(std::string("the compressed data is damaged (") + inflate_error(status) + ")");
+      break;
+    }
+    inflater_->between_members = state.block_state == ISAL_BLOCK_FINISH;
+    if (inflater_->between_members) isal_inflate_reset(&state);
+    if (file_ended && state.avail_out == size) {
+      compressed_data_cut_ = !inflater_->between_members;
       break;
     }
   }
-  return size - stream.avail_out;
+  return size - state.avail_out;
 }
 
 /// More text after end_; false when there is none.

@@ -11,6 +11,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -300,6 +301,39 @@ TEST_F(LineReaderTest, ReadsGzipOfSeveralMembersByContent) {
   EXPECT_EQ(whole.last, LineReader::Next::kEnd);
 }
 
+TEST_F(LineReaderTest, ReadsGzipMembersOfAllSizesAcrossItsBuffers) {
+  std::mt19937 random(7);
+  std::string bytes;
+  std::vector<std::string> lines;
+  while (bytes.size() < (std::size_t{600} << 10)) {
+    std::string text;
+    for (auto count = random() % 40; count > 0; --count) {
+      lines.push_back(std::to_string(random()) + std::string(random() % 300, 'x'));
+      text += lines.back() + "\n";
+    }
+    bytes += compressed(text);
+  }
+  const Read whole = read(write(bytes));
+  EXPECT_EQ(whole.error, "");
+  EXPECT_FALSE(whole.compressed_data_cut);
+  EXPECT_EQ(whole.lines, lines);
+}
+
+TEST_F(LineReaderTest, TellsACutMemberFromAWholeOneAtEveryByte) {
+  const std::string first = compressed("first\n"), second = compressed("second\nthird\n");
+  for (std::size_t size = 2; size <= first.size() + second.size(); ++size) {
+    const Read cut = read(write((first + second).substr(0, size)));
+    EXPECT_EQ(cut.error, "") << size;
+    EXPECT_EQ(cut.compressed_data_cut, size != first.size() && size != first.size() + second.size())
+        << size;
+    if (size >= first.size()) {
+      EXPECT_EQ(cut.lines.at(0), "first") << size;
+    }
+  }
+  EXPECT_THAT(read(write(first + "no member of gzip")).error,
+              HasSubstr("damaged (incorrect header)"));
+}
+
 TEST_F(LineReaderTest, SaysThatCompressedDataIsCutOrDamaged) {
   std::string text;
   for (int i = 0; i < 100000; ++i) text += "line " + std::to_string(i * 7919) + "\n";
@@ -314,6 +348,12 @@ TEST_F(LineReaderTest, SaysThatCompressedDataIsCutOrDamaged) {
   EXPECT_EQ(bad.last, LineReader::Next::kFailed);
   EXPECT_THAT(bad.error, HasSubstr("a.log:"));
   EXPECT_THAT(bad.error, HasSubstr("damaged"));
+}
+
+TEST_F(LineReaderTest, ChecksTheChecksum) {
+  std::string bytes = compressed("first\n");
+  bytes[bytes.size() - 6] = static_cast<char>(~bytes[bytes.size() - 6]);
+  EXPECT_THAT(read(write(bytes)).error, HasSubstr("damaged (incorrect checksum)"));
 }
 
 TEST_F(LineReaderTest, TakesLongLinesAndRefusesEndlessOnes) {
