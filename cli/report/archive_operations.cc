@@ -26,7 +26,6 @@ namespace ncclscope::cli::report {
 namespace {
 
 using archive::OperationRow;
-using duckdb_api::String;
 
 constexpr double kNsPerSecond = 1e9;
 
@@ -102,7 +101,7 @@ std::vector<OwnTime> own_times(const std::vector<OperationRow>& rows) {
 
 /// What is the same for all rows of a source.
 struct SourceTexts {
-  String cluster{}, step{}, node{}, gpu{}, communicator{}, name{}, dimension{},
+  TextId cluster{}, step{}, node{}, gpu{}, communicator{}, name{}, dimension{},
       communication_class{}, nccl{}, plugin{};
 };
 
@@ -120,7 +119,7 @@ class ArchiveStream : public OperationStream {
     if (reader_ == nullptr) damaged(status.message());
   }
 
-  bool fill(RowWriter& writer) override {
+  bool fill(OperationBatch& writer) override {
     while (reader_ != nullptr && !writer.full()) {
       if (batch_ == nullptr || next_row_ == batch_->operations.size()) {
         if (!next_batch()) break;
@@ -196,33 +195,29 @@ class ArchiveStream : public OperationStream {
     return "0x" + digits;
   }
 
-  void text(RowWriter& writer, ColumnId column, const String& value) {
-    if (value.inlined.length > 0) writer.text(column, value);
-  }
-
-  void write_source(const archive::Source& source, RowWriter& writer) {
+  void write_source(const archive::Source& source, OperationBatch& writer) {
     const SourceTexts& texts = texts_of(source);
     const archive::Communicator& communicator = *source.communicator;
     writer.text(ColumnId::kSource, source_);
     writer.text(ColumnId::kFile, file_);
-    text(writer, ColumnId::kCluster, texts.cluster);
+    writer.text(ColumnId::kCluster, texts.cluster);
     writer.integer(ColumnId::kRun, source.job->run);
-    text(writer, ColumnId::kStep, texts.step);
-    text(writer, ColumnId::kNode, texts.node);
+    writer.text(ColumnId::kStep, texts.step);
+    writer.text(ColumnId::kNode, texts.node);
     if (source.process->pid > 0) writer.integer(ColumnId::kPid, source.process->pid);
-    text(writer, ColumnId::kGpu, texts.gpu);
+    writer.text(ColumnId::kGpu, texts.gpu);
     writer.text(ColumnId::kCommunicator, texts.communicator);
-    text(writer, ColumnId::kCommunicatorName, texts.name);
+    writer.text(ColumnId::kCommunicatorName, texts.name);
     if (communicator.rank >= 0) writer.integer(ColumnId::kRank, communicator.rank);
     if (communicator.nranks > 0) writer.integer(ColumnId::kRanks, communicator.nranks);
     if (communicator.nnodes > 0) writer.integer(ColumnId::kNodes, communicator.nnodes);
-    text(writer, ColumnId::kDimension, texts.dimension);
-    text(writer, ColumnId::kCommunicationClass, texts.communication_class);
-    text(writer, ColumnId::kNcclVersion, texts.nccl);
-    text(writer, ColumnId::kPluginVersion, texts.plugin);
+    writer.text(ColumnId::kDimension, texts.dimension);
+    writer.text(ColumnId::kCommunicationClass, texts.communication_class);
+    writer.text(ColumnId::kNcclVersion, texts.nccl);
+    writer.text(ColumnId::kPluginVersion, texts.plugin);
   }
 
-  void write(const OperationRow& row, const OwnTime& time, RowWriter& writer) {
+  void write(const OperationRow& row, const OwnTime& time, OperationBatch& writer) {
     write_source(*row.source, writer);
     const wire::Operation& record = row.record;
     writer.text(ColumnId::kCollective, pool_text(name(row.function())));
@@ -253,7 +248,7 @@ class ArchiveStream : public OperationStream {
     ++counts_.operations;
   }
 
-  void write_times(const OperationRow& row, const OwnTime& time, RowWriter& writer) {
+  void write_times(const OperationRow& row, const OwnTime& time, OperationBatch& writer) {
     const std::int64_t enqueued = row.enqueue_epoch_ns();
     const auto start = row.start_epoch_ns();
     const auto duration = static_cast<std::int64_t>(row.duration_ns());
@@ -286,7 +281,7 @@ class ArchiveStream : public OperationStream {
   }
 
   /// Names of enums: few, and constants of the program.
-  const String& pool_text(std::string_view constant) {
+  TextId pool_text(std::string_view constant) {
     auto [known, is_new] = constants_.try_emplace(constant.data());
     if (is_new) known->second = pool_.intern(constant);
     return known->second;
@@ -301,9 +296,9 @@ class ArchiveStream : public OperationStream {
   std::vector<OwnTime> times_;
   ReadCounts counts_;
   std::uint64_t told_bytes_ = 0;
-  String source_, file_;
+  TextId source_, file_;
   std::unordered_map<const archive::Source*, SourceTexts> texts_;  // of the batch
-  std::unordered_map<const char*, String> constants_;
+  std::unordered_map<const char*, TextId> constants_;
 };
 
 }  // namespace

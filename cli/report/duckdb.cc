@@ -201,10 +201,7 @@ std::string_view Rows::text(std::size_t column, std::size_t row) const {
   if (is_null(column, row)) return {};
   if (type(column) != duckdb_api::kVarchar)
     throw DuckdbError("column " + column_name(column) + " is not text (cast it in the query)");
-  const auto& string = at<duckdb_api::String>(column, row);
-  const std::uint32_t length = string.inlined.length;
-  return {length <= duckdb_api::kInlinedStringBytes ? string.inlined.data : string.pointer.data,
-          length};
+  return view_of(at<duckdb_api::String>(column, row));
 }
 
 TableAppender::TableAppender(Connection& connection, const std::string& table) {
@@ -232,6 +229,14 @@ void TableAppender::integer(std::int64_t value) {
 void TableAppender::number(double value) {
   check(std::isnan(value) ? duckdb_library().append_null(appender_)
                           : duckdb_library().append_double(appender_, value));
+}
+
+void TableAppender::text(std::string_view value) {
+  check(duckdb_library().append_varchar_length(appender_, value.data(), value.size()));
+}
+
+void TableAppender::null() {
+  check(duckdb_library().append_null(appender_));
 }
 
 void TableAppender::end_row() {

@@ -102,6 +102,8 @@ class TableAppender {
   void integer(std::int64_t value);
   /// NaN becomes NULL.
   void number(double value);
+  void text(std::string_view value);
+  void null();
   void end_row();
   /// Makes all rows visible; without it the last ones may be lost.
   void close();

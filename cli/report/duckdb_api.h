@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace ncclscope::cli::report::duckdb_api {
 
@@ -69,6 +70,11 @@ union String {
 inline constexpr std::uint32_t kInlinedStringBytes = 12;
 static_assert(sizeof(String) == 16);
 
+[[nodiscard]] inline std::string_view view_of(const String& string) {
+  const std::uint32_t length = string.inlined.length;
+  return {length <= kInlinedStringBytes ? string.inlined.data : string.pointer.data, length};
+}
+
 using DeleteCallback = void (*)(void* data);
 using BindCallback = void (*)(BindInfo info);
 using InitCallback = void (*)(InitInfo info);
@@ -111,12 +117,14 @@ using FunctionCallback = void (*)(FunctionInfo info, DataChunk output);
   X(State, appender_create, (Connection, const char*, const char*, Appender*))   \
   X(State, append_int64, (Appender, std::int64_t))                               \
   X(State, append_double, (Appender, double))                                    \
+  X(State, append_varchar_length, (Appender, const char*, Index))                \
   X(State, append_null, (Appender))                                              \
   X(State, appender_end_row, (Appender))                                         \
   X(const char*, appender_error, (Appender))                                     \
   X(State, appender_close, (Appender))                                           \
   X(State, appender_destroy, (Appender*))                                        \
   X(LogicalType, create_logical_type, (int))                                     \
+  X(LogicalType, create_enum_type, (const char**, Index))                        \
   X(void, destroy_logical_type, (LogicalType*))                                  \
   X(TableFunction, create_table_function, ())                                    \
   X(void, destroy_table_function, (TableFunction*))                              \
@@ -124,18 +132,12 @@ using FunctionCallback = void (*)(FunctionInfo info, DataChunk output);
   X(void, table_function_set_extra_info, (TableFunction, void*, DeleteCallback)) \
   X(void, table_function_set_bind, (TableFunction, BindCallback))                \
   X(void, table_function_set_init, (TableFunction, InitCallback))                \
-  X(void, table_function_set_local_init, (TableFunction, InitCallback))          \
   X(void, table_function_set_function, (TableFunction, FunctionCallback))        \
   X(State, register_table_function, (Connection, TableFunction))                 \
   X(void*, bind_get_extra_info, (BindInfo))                                      \
   X(void, bind_add_result_column, (BindInfo, const char*, LogicalType))          \
-  X(void, bind_set_error, (BindInfo, const char*))                               \
-  X(void*, init_get_extra_info, (InitInfo))                                      \
-  X(void, init_set_init_data, (InitInfo, void*, DeleteCallback))                 \
   X(void, init_set_max_threads, (InitInfo, Index))                               \
-  X(void, init_set_error, (InitInfo, const char*))                               \
   X(void*, function_get_extra_info, (FunctionInfo))                              \
-  X(void*, function_get_local_init_data, (FunctionInfo))                         \
   X(void, function_set_error, (FunctionInfo, const char*))
 
 namespace ncclscope::cli::report::duckdb_api {

@@ -53,15 +53,15 @@ class FlightStream : public OperationStream {
   FlightStream(const FlightDump& dump, StringPool& pool)
       : rows_(flight_rows(dump)), pool_(pool), dump_(dump) {}
 
-  bool fill(RowWriter& writer) override {
+  bool fill(OperationBatch& writer) override {
     for (; at_ < rows_.size() && !writer.full(); ++at_) write(rows_[at_], writer);
     return at_ < rows_.size();
   }
 
  private:
-  void write(const FlightRow& row, RowWriter& writer) {
+  void write(const FlightRow& row, OperationBatch& writer) {
     const auto text = [&](ColumnId column, const std::string& value) {
-      if (!value.empty()) writer.text(column, pool_.intern(value));
+      writer.text(column, pool_.intern(value));
     };
     const auto integer = [&](ColumnId column, std::int64_t value) {
       if (value > 0) writer.integer(column, value);

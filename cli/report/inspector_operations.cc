@@ -16,7 +16,6 @@
 namespace ncclscope::cli::report {
 namespace {
 
-using duckdb_api::String;
 using inspector_log::Context;
 using inspector_log::LineParser;
 using inspector_log::LineReader;
@@ -46,19 +45,19 @@ class TextCache {
   TextCache(StringPool& pool, std::string_view (*rename)(std::string_view))
       : pool_(pool), rename_(rename) {}
 
-  const String& of(std::string_view text) {
+  TextId of(std::string_view text) {
     for (std::size_t i = 0; i < size_; ++i) {
-      if (known_[i].text == text) return known_[i].string;
+      if (known_[i].text == text) return known_[i].id;
     }
     const std::size_t slot = size_ < known_.size() ? size_++ : next_++ % known_.size();
     known_[slot] = {std::string(text), pool_.intern(rename_(text))};
-    return known_[slot].string;
+    return known_[slot].id;
   }
 
  private:
   struct Known {
     std::string text;
-    String string{};
+    TextId id{};
   };
   StringPool& pool_;
   std::string_view (*rename_)(std::string_view);
@@ -72,8 +71,7 @@ std::string_view unchanged(std::string_view text) {
 
 /// What is the same for all rows of a communicator's rank.
 struct ContextTexts {
-  String node{}, communicator{}, name{}, communication_class{}, version{};
-  bool has_class = false;
+  TextId node{}, communicator{}, name{}, communication_class{}, version{};
 };
 
 class InspectorStream : public OperationStream {
@@ -87,7 +85,7 @@ class InspectorStream : public OperationStream {
         file_(pool.intern(input.name)),
         step_(pool.intern(input.step)) {}
 
-  bool fill(RowWriter& writer) override {
+  bool fill(OperationBatch& writer) override {
     const bool more = read(writer);
     account_.advance(reader_.file_bytes() - told_bytes_);
     told_bytes_ = reader_.file_bytes();
@@ -96,7 +94,7 @@ class InspectorStream : public OperationStream {
   }
 
  private:
-  bool read(RowWriter& writer) {
+  bool read(OperationBatch& writer) {
     std::string_view line;
     while (!writer.full()) {
       const LineReader::Next next = reader_.next(line);
@@ -154,9 +152,8 @@ class InspectorStream : public OperationStream {
       texts.node = pool_.intern(context->hostname);
       texts.communicator = pool_.intern(context->id);
       texts.name = pool_.intern(context->comm_name);
-      const std::string_view name = communication_class(context->n_ranks, context->nnodes);
-      texts.has_class = !name.empty();
-      texts.communication_class = pool_.intern(name);
+      texts.communication_class =
+          pool_.intern(communication_class(context->n_ranks, context->nnodes));
       texts.version = pool_.intern(context->git_rev);
     }
     last_context_ = context;
@@ -164,31 +161,29 @@ class InspectorStream : public OperationStream {
     return texts;
   }
 
-  void write_context(const Context& context, RowWriter& writer) {
+  void write_context(const Context& context, OperationBatch& writer) {
     const ContextTexts& texts = texts_of(&context);
     writer.text(ColumnId::kSource, source_);
     writer.text(ColumnId::kFile, file_);
-    if (!input_.step.empty()) writer.text(ColumnId::kStep, step_);
-    if (!context.hostname.empty()) writer.text(ColumnId::kNode, texts.node);
+    writer.text(ColumnId::kStep, step_);
+    writer.text(ColumnId::kNode, texts.node);
     if (context.pid >= 0) writer.integer(ColumnId::kPid, context.pid);
     writer.text(ColumnId::kCommunicator, texts.communicator);
-    if (!context.comm_name.empty()) writer.text(ColumnId::kCommunicatorName, texts.name);
+    writer.text(ColumnId::kCommunicatorName, texts.name);
     if (context.rank >= 0) writer.integer(ColumnId::kRank, context.rank);
     if (context.n_ranks > 0) writer.integer(ColumnId::kRanks, context.n_ranks);
     if (context.nnodes > 0) writer.integer(ColumnId::kNodes, context.nnodes);
-    if (texts.has_class) writer.text(ColumnId::kCommunicationClass, texts.communication_class);
-    if (!context.git_rev.empty()) writer.text(ColumnId::kPluginVersion, texts.version);
+    writer.text(ColumnId::kCommunicationClass, texts.communication_class);
+    writer.text(ColumnId::kPluginVersion, texts.version);
   }
 
-  void write(const Performance& operation, RowWriter& writer) {
+  void write(const Performance& operation, OperationBatch& writer) {
     const Context& context = *operation.context;
     write_context(context, writer);
     writer.text(ColumnId::kCollective, operations_.of(operation.operation));
     if (operation.sequence >= 0) writer.integer(ColumnId::kSequence, operation.sequence);
-    if (!operation.algorithm.empty())
-      writer.text(ColumnId::kAlgorithm, algorithms_.of(operation.algorithm));
-    if (!operation.protocol.empty())
-      writer.text(ColumnId::kProtocol, protocols_.of(operation.protocol));
+    writer.text(ColumnId::kAlgorithm, algorithms_.of(operation.algorithm));
+    writer.text(ColumnId::kProtocol, protocols_.of(operation.protocol));
     if (operation.point_to_point && operation.peer >= 0)
       writer.integer(ColumnId::kPeer, operation.peer);
     if (operation.channels >= 0) writer.integer(ColumnId::kChannels, operation.channels);
@@ -199,14 +194,13 @@ class InspectorStream : public OperationStream {
       writer.integer(ColumnId::kRankBytes, operation.message_bytes);
       writer.integer(ColumnId::kBytes, operation.message_bytes * (per_rank ? context.n_ranks : 1));
     }
-    if (!operation.timing_source.empty())
-      writer.text(ColumnId::kTiming, timings_.of(operation.timing_source));
+    writer.text(ColumnId::kTiming, timings_.of(operation.timing_source));
     write_times(operation, writer);
     writer.end_row();
     ++counts_.operations;
   }
 
-  static void write_times(const Performance& operation, RowWriter& writer) {
+  static void write_times(const Performance& operation, OperationBatch& writer) {
     constexpr std::int64_t kNsPerUs = 1000;
     const std::int64_t time_us =
         operation.kernel_stop_us > 0 ? operation.kernel_stop_us : operation.dump_timestamp_us;
@@ -240,7 +234,7 @@ class InspectorStream : public OperationStream {
   ReadCounts counts_;
   bool cut_ = false;
   std::uint64_t told_bytes_ = 0;
-  String source_, file_, step_;
+  TextId source_, file_, step_;
   TextCache operations_{pool_, operation_name}, algorithms_{pool_, unchanged},
       protocols_{pool_, unchanged}, timings_{pool_, timing_name};
   std::unordered_map<const Context*, ContextTexts> contexts_;

@@ -1,12 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/operations.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
+#include <limits>
+#include <thread>
 #include <utility>
+
+#include "cli/report/tally.h"
 
 namespace ncclscope::cli::report {
 namespace {
+
+constexpr std::size_t kMostRows = 122'880;  // of a file: DuckDB's own size of a row group
+constexpr std::size_t kWindowRows = 2'048;  // that are tallied while they are still in the cache
+
+std::size_t bytes_of(ColumnType type) {
+  switch (type) {
+    case ColumnType::kText:
+      return sizeof(TextId);
+    case ColumnType::kInt32:
+      return sizeof(std::int32_t);
+    case ColumnType::kInt64:
+      return sizeof(std::int64_t);
+    case ColumnType::kDouble:
+      break;
+  }
+  return sizeof(double);
+}
 
 int duckdb_type(ColumnType type) {
   switch (type) {
@@ -22,133 +45,299 @@ int duckdb_type(ColumnType type) {
   return duckdb_api::kDouble;
 }
 
-struct FunctionState {
-  OperationSource* source;
-  unsigned threads;
-  ColumnSet columns;
-  std::atomic<ColumnSet>* lost;
-};
-
-struct ThreadState {
-  std::unique_ptr<OperationStream> stream;
-};
-
-template <typename T>
-void destroy(void* object) {
-  delete static_cast<T*>(
-      object);  // NOLINT(cppcoreguidelines-owning-memory): DuckDB owned it for us
-}
-
 bool has(ColumnSet columns, std::size_t column) {
   return (columns >> column & 1) != 0;
 }
 
-void bind(duckdb_api::BindInfo info) {
-  const auto& library = duckdb_library();
-  const auto* state = static_cast<const FunctionState*>(library.bind_get_extra_info(info));
-  for (std::size_t i = 0; i < kColumnCount; ++i) {
-    if (!has(state->columns, i)) continue;
-    duckdb_api::LogicalType type = library.create_logical_type(duckdb_type(kColumns[i].type));
-    library.bind_add_result_column(info, kColumns[i].name, type);
-    library.destroy_logical_type(&type);
+std::size_t row_bytes(ColumnSet columns) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < kColumnCount; ++i)
+    bytes += has(columns, i) ? bytes_of(kColumns[i].type) : 0;
+  return bytes;
+}
+
+/// The texts of one column of a batch as numbers from 0.
+struct Codes {
+  std::vector<std::uint32_t> of_rows;  // 0 for NULL too
+  std::vector<TextId> texts;
+};
+
+/// A batch as DuckDB's table function gives it. One thread.
+class BatchTable {
+ public:
+  BatchTable(const OperationBatch& batch, const StringPool& pool) : batch_(batch), pool_(pool) {}
+
+  /// The batch has new rows.
+  void encode() {
+    next_row_ = 0;
+    code_of_.resize(std::max(code_of_.size(), pool_.size()), kNoCode);
+    for (std::size_t i = 0; i < kColumnCount; ++i) {
+      if (has(batch_.columns(), i) && kColumns[i].type == ColumnType::kText)
+        encode(static_cast<ColumnId>(i), codes_[i]);
+    }
   }
+
+  void bind(duckdb_api::BindInfo info) const {
+    const auto& library = duckdb_library();
+    for (std::size_t i = 0; i < kColumnCount; ++i) {
+      if (!has(batch_.columns(), i)) continue;
+      duckdb_api::LogicalType type =
+          codes_[i].texts.empty() ? library.create_logical_type(duckdb_type(kColumns[i].type))
+                                  : enum_type(codes_[i]);
+      library.bind_add_result_column(info, kColumns[i].name, type);
+      library.destroy_logical_type(&type);
+    }
+  }
+
+  void produce(duckdb_api::DataChunk output) {
+    const auto& library = duckdb_library();
+    const std::size_t count = std::min(library.vector_size(), batch_.rows() - next_row_);
+    std::size_t position = 0;
+    for (std::size_t i = 0; i < kColumnCount; ++i) {
+      if (!has(batch_.columns(), i)) continue;
+      duckdb_api::Vector vector = library.data_chunk_get_vector(output, position++);
+      copy_values(i, count, library.vector_get_data(vector));
+      copy_validity(static_cast<ColumnId>(i), count, vector);
+    }
+    library.data_chunk_set_size(output, count);
+    next_row_ += count;
+  }
+
+ private:
+  static constexpr std::uint32_t kNoCode = std::numeric_limits<std::uint32_t>::max();
+
+  void encode(ColumnId column, Codes& codes) {
+    codes.texts.clear();
+    codes.of_rows.resize(batch_.rows());
+    for (std::size_t row = 0; row < batch_.rows(); ++row) {
+      const TextId id = batch_.text_at(column, row);
+      if (id == TextId::kNone) {
+        codes.of_rows[row] = 0;
+        continue;
+      }
+      std::uint32_t& code = code_of_[static_cast<std::size_t>(id)];
+      if (code == kNoCode) {
+        code = static_cast<std::uint32_t>(codes.texts.size());
+        codes.texts.push_back(id);
+      }
+      codes.of_rows[row] = code;
+    }
+    for (const TextId id : codes.texts) code_of_[static_cast<std::size_t>(id)] = kNoCode;
+  }
+
+  duckdb_api::LogicalType enum_type(const Codes& codes) const {
+    std::vector<const char*> names;
+    for (const TextId id : codes.texts) names.push_back(pool_.text(id).c_str());
+    return duckdb_library().create_enum_type(names.data(), names.size());
+  }
+
+  template <typename T>
+  static void copy_codes(const std::uint32_t* from, std::size_t count, void* into) {
+    std::transform(from, from + count, static_cast<T*>(into),
+                   [](std::uint32_t code) { return static_cast<T>(code); });
+  }
+
+  void copy_values(std::size_t i, std::size_t count, void* into) const {
+    const Codes& codes = codes_[i];
+    if (kColumns[i].type != ColumnType::kText) {
+      const std::size_t size = bytes_of(kColumns[i].type);
+      std::memcpy(into, batch_.data(static_cast<ColumnId>(i)) + next_row_ * size, count * size);
+      return;
+    }
+    // The numbers of an ENUM are as wide as they must be.
+    const std::uint32_t* from = codes.of_rows.data() + next_row_;
+    if (codes.texts.empty()) return;
+    if (codes.texts.size() <= std::numeric_limits<std::uint8_t>::max())
+      copy_codes<std::uint8_t>(from, count, into);
+    else if (codes.texts.size() <= std::numeric_limits<std::uint16_t>::max())
+      copy_codes<std::uint16_t>(from, count, into);
+    else
+      copy_codes<std::uint32_t>(from, count, into);
+  }
+
+  void copy_validity(ColumnId column, std::size_t count, duckdb_api::Vector vector) const {
+    const std::vector<std::uint64_t>& valid = batch_.valid(column);
+    if (valid.empty()) return;
+    duckdb_library().vector_ensure_validity_writable(vector);
+    std::memcpy(duckdb_library().vector_get_validity(vector), valid.data() + next_row_ / 64,
+                (count + 63) / 64 * sizeof(std::uint64_t));
+  }
+
+  const OperationBatch& batch_;
+  const StringPool& pool_;
+  std::array<Codes, kColumnCount> codes_;
+  std::vector<std::uint32_t> code_of_;  // by TextId; kNoCode between columns
+  std::size_t next_row_ = 0;
+};
+
+void bind(duckdb_api::BindInfo info) {
+  static_cast<const BatchTable*>(duckdb_library().bind_get_extra_info(info))->bind(info);
 }
 
 void init(duckdb_api::InitInfo info) {
-  const auto* state = static_cast<const FunctionState*>(duckdb_library().init_get_extra_info(info));
-  duckdb_library().init_set_max_threads(info, state->threads);
+  duckdb_library().init_set_max_threads(info, 1);
 }
 
-void init_thread(duckdb_api::InitInfo info) {
-  duckdb_library().init_set_init_data(info, std::make_unique<ThreadState>().release(),
-                                      destroy<ThreadState>);
-}
-
-/// Fills `output`; exceptions end the query with their message.
 void produce(duckdb_api::FunctionInfo info, duckdb_api::DataChunk output) {
-  const auto& library = duckdb_library();
-  const auto* function = static_cast<const FunctionState*>(library.function_get_extra_info(info));
-  auto* thread = static_cast<ThreadState*>(library.function_get_local_init_data(info));
-  try {
-    RowWriter writer(output, library.vector_size(), function->columns);
-    while (!writer.full()) {
-      if (thread->stream == nullptr) thread->stream = function->source->next();
-      if (thread->stream == nullptr) break;
-      if (!thread->stream->fill(writer)) thread->stream.reset();
-    }
-    if (writer.lost() != 0) function->lost->fetch_or(writer.lost());
-    library.data_chunk_set_size(output, writer.rows());
-  } catch (const std::exception& error) {
-    library.function_set_error(info, error.what());
-  }
+  static_cast<BatchTable*>(duckdb_library().function_get_extra_info(info))->produce(output);
 }
+
+/// Names are the database's, not the connection's.
+std::string new_function_name() {
+  static std::atomic<unsigned> count{0};
+  return "read_batch_" + std::to_string(count++);
+}
+
+/// Makes `name`() the rows of `table`, which must outlive the connection's use of the name.
+void register_table(Connection& connection, const std::string& name, BatchTable& table) {
+  const auto& library = duckdb_library();
+  duckdb_api::TableFunction function = library.create_table_function();
+  library.table_function_set_name(function, name.c_str());
+  library.table_function_set_extra_info(function, &table, nullptr);
+  library.table_function_set_bind(function, bind);
+  library.table_function_set_init(function, init);
+  library.table_function_set_function(function, produce);
+  const bool failed =
+      library.register_table_function(connection.handle(), function) != duckdb_api::kSuccess;
+  library.destroy_table_function(&function);
+  if (failed) throw DuckdbError("the table function " + name + " could not be registered");
+}
+
+/// Rows of a batch: few enough for the memory, and as many as fill whole windows.
+std::size_t batch_rows(const WriteOptions& options) {
+  const std::uint64_t rows =
+      options.memory_bytes / std::max(options.threads, 1U) / row_bytes(options.columns);
+  return std::clamp<std::uint64_t>(rows / kWindowRows * kWindowRows, kWindowRows, kMostRows);
+}
+
+/// What the reading threads share.
+class ParallelWriter {
+ public:
+  ParallelWriter(Database& database, OperationSource& source, StringPool& pool,
+                 const WriteOptions& options)
+      : database_(database), source_(source), pool_(pool), options_(options) {}
+
+  ColumnSet run() {
+    std::vector<std::thread> others;
+    for (unsigned i = 1; i < options_.threads; ++i) others.emplace_back([this] { read(); });
+    read();
+    for (std::thread& other : others) other.join();
+    if (failure_) std::rethrow_exception(failure_);
+    return lost_;
+  }
+
+ private:
+  void read() {
+    try {
+      read_inputs();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+      stop_ = true;
+    }
+  }
+
+  void read_inputs() {
+    std::unique_ptr<OperationStream> stream = source_.next();
+    if (stream == nullptr) return;
+    OperationBatch batch(batch_rows(options_), options_.columns);
+    BatchTable table(batch, pool_);
+    Connection connection = database_.connect();
+    const std::string function = new_function_name();
+    register_table(connection, function, table);
+    Tally::Part* part = options_.tally == nullptr ? nullptr : &options_.tally->new_part();
+    while (stream != nullptr && !stop_) {
+      const std::size_t first = batch.rows();
+      if (!batch.open(kWindowRows)) {
+        write(connection, function, table, batch);
+        continue;
+      }
+      if (!stream->fill(batch)) stream = source_.next();
+      if (part != nullptr) options_.tally->add(*part, batch, first);
+    }
+    write(connection, function, table, batch);
+    lost_ |= batch.lost();
+  }
+
+  void write(Connection& connection, const std::string& function, BatchTable& table,
+             OperationBatch& batch) {
+    if (batch.rows() == 0 || stop_) return;
+    table.encode();
+    const std::string path =
+        options_.folder + "/" + options_.prefix + "_" + std::to_string(files_++) + ".parquet";
+    connection.run("COPY (SELECT * FROM " + function + "()) TO " + sql_literal(path) +
+                   " (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)");
+    batch.clear();
+  }
+
+  Database& database_;
+  OperationSource& source_;
+  StringPool& pool_;
+  const WriteOptions& options_;
+  std::atomic<unsigned> files_{0};
+  std::atomic<ColumnSet> lost_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
 
 }  // namespace
 
-duckdb_api::String StringPool::intern(std::string_view text) {
-  duckdb_api::String string{};
-  if (text.size() <= duckdb_api::kInlinedStringBytes) {
-    string.inlined.length = static_cast<std::uint32_t>(text.size());
-    std::memcpy(string.inlined.data, text.data(), text.size());
-    return string;
-  }
+TextId StringPool::intern(std::string_view text) {
+  text = text.substr(0, text.find('\0'));
+  if (text.empty()) return TextId::kNone;
   const std::lock_guard lock(mutex_);
-  auto known = known_.find(text);
-  if (known == known_.end()) {
-    const std::string& kept = texts_.emplace_back(text);
-    known = known_.emplace(kept, kept.data()).first;
-  }
-  string.pointer.length = static_cast<std::uint32_t>(text.size());
-  std::memcpy(string.pointer.prefix, text.data(), sizeof string.pointer.prefix);
-  string.pointer.data = known->second;
-  return string;
+  const auto known = known_.find(text);
+  if (known != known_.end()) return known->second;
+  const auto id = static_cast<TextId>(texts_.size());
+  known_.emplace(texts_.emplace_back(text), id);
+  return id;
 }
 
-RowWriter::RowWriter(duckdb_api::DataChunk chunk, std::size_t capacity, ColumnSet columns)
-    : nowhere_(std::make_unique<std::byte[]>(capacity * sizeof(duckdb_api::String))),
-      columns_(columns),
-      capacity_(capacity) {
-  const auto& library = duckdb_library();
-  std::size_t position = 0;
+const std::string& StringPool::text(TextId id) const {
+  const std::lock_guard lock(mutex_);
+  return texts_[static_cast<std::size_t>(id)];
+}
+
+std::size_t StringPool::size() const {
+  const std::lock_guard lock(mutex_);
+  return texts_.size();
+}
+
+OperationBatch::OperationBatch(std::size_t capacity, ColumnSet columns)
+    : nowhere_(capacity * sizeof(double)), columns_(columns), capacity_(capacity) {
   for (std::size_t i = 0; i < kColumnCount; ++i) {
-    data_[i] = nowhere_.get();
+    write_[i] = nowhere_.data();
     if (!has(columns, i)) continue;
-    vectors_[i] = library.data_chunk_get_vector(chunk, position++);
-    data_[i] = library.vector_get_data(vectors_[i]);
+    storage_[i].resize(capacity * bytes_of(kColumns[i].type));
+    write_[i] = storage_[i].data();
   }
 }
 
-void RowWriter::end_row() {
+void OperationBatch::end_row() {
   for (ColumnSet missing = columns_ & ~set_; missing != 0; missing &= missing - 1) {
-    const auto i = static_cast<std::size_t>(__builtin_ctzll(missing));
-    if (valid_[i] == nullptr) {
-      duckdb_library().vector_ensure_validity_writable(vectors_[i]);
-      valid_[i] = duckdb_library().vector_get_validity(vectors_[i]);
-    }
-    valid_[i][rows_ / 64] &= ~(std::uint64_t{1} << (rows_ % 64));
+    auto& valid = valid_[static_cast<std::size_t>(__builtin_ctzll(missing))];
+    if (valid.empty()) valid.assign((capacity_ + 63) / 64, ~std::uint64_t{0});
+    valid[rows_ / 64] &= ~(std::uint64_t{1} << (rows_ % 64));
   }
   written_ |= set_;
   set_ = 0;
   ++rows_;
 }
 
-void register_operations(Connection& connection, const std::string& name, OperationSource& source,
-                         unsigned threads, ColumnSet columns, std::atomic<ColumnSet>& lost) {
-  const auto& library = duckdb_library();
-  duckdb_api::TableFunction function = library.create_table_function();
-  library.table_function_set_name(function, name.c_str());
-  library.table_function_set_extra_info(
-      function,
-      std::make_unique<FunctionState>(FunctionState{&source, threads, columns, &lost}).release(),
-      destroy<FunctionState>);
-  library.table_function_set_bind(function, bind);
-  library.table_function_set_init(function, init);
-  library.table_function_set_local_init(function, init_thread);
-  library.table_function_set_function(function, produce);
-  const bool failed =
-      library.register_table_function(connection.handle(), function) != duckdb_api::kSuccess;
-  library.destroy_table_function(&function);
-  if (failed) throw DuckdbError("the table function " + name + " could not be registered");
+bool OperationBatch::open(std::size_t rows) {
+  limit_ = std::min(rows_ + rows, capacity_);
+  return limit_ > rows_;
+}
+
+void OperationBatch::clear() {
+  for (auto& valid : valid_) valid.clear();
+  rows_ = limit_ = 0;
+}
+
+ColumnSet write_parquet(Database& database, OperationSource& source, StringPool& pool,
+                        const WriteOptions& options) {
+  return ParallelWriter(database, source, pool, options).run();
 }
 
 }  // namespace ncclscope::cli::report

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of operations from input files into DuckDB: a table function whose rows are made by our
-// readers, straight in DuckDB's vectors and on its threads, one file per thread at a time. Memory:
-// a chunk of 2,048 rows per thread, and the texts that occur (StringPool). Readers are given by
-// OperationSource; its methods say which may be called by several threads.
+// The way of operations from input files to Parquet. Each thread reads one file at a time into a
+// batch of columns, and DuckDB writes every full batch as one file. Within a batch texts are
+// numbers (ENUM to DuckDB, strings in Parquet): what occurs is known before the batch is written,
+// so no text is copied or hashed per row. Memory: a batch per thread, DuckDB's copy of it, and the
+// texts that occur (StringPool). Readers are given by OperationSource; its methods say which may be
+// called by several threads.
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,36 +17,47 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "cli/report/duckdb.h"
 #include "cli/report/schema.h"
 
 namespace ncclscope::cli::report {
 
+class Tally;
+
+/// A text of a StringPool; none is the empty one, which columns have as NULL.
+enum class TextId : std::uint32_t { kNone = 0 };
+
 /// Texts that live as long as the pool, each kept once. Any thread.
 class StringPool {
  public:
-  [[nodiscard]] duckdb_api::String intern(std::string_view text);
+  StringPool() : texts_(1) {}
+  /// A text ends at its first NUL, if it has one, as DuckDB's names of ENUM values do.
+  [[nodiscard]] TextId intern(std::string_view text);
+  /// Ends with a NUL.
+  [[nodiscard]] const std::string& text(TextId id) const;
+  /// More than any number that was given so far.
+  [[nodiscard]] std::size_t size() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::deque<std::string> texts_;
-  std::unordered_map<std::string_view, const char*> known_;
+  std::unordered_map<std::string_view, TextId> known_;
 };
 
-/// Writes rows into one chunk of DuckDB's. What a row does not set is NULL.
-class RowWriter {
+/// Rows that are written and then stay until clear(), column by column. What a row does not set is
+/// NULL. One thread at a time.
+class OperationBatch {
  public:
-  /// `chunk` has the columns of `columns`, in their order; what is written to others is lost, and
-  /// remembered.
-  RowWriter(duckdb_api::DataChunk chunk, std::size_t capacity, ColumnSet columns);
+  /// What is written to others than `columns` is lost, and remembered.
+  OperationBatch(std::size_t capacity, ColumnSet columns);
 
-  [[nodiscard]] bool full() const { return rows_ == capacity_; }
-  [[nodiscard]] std::size_t rows() const { return rows_; }
-  /// Columns that were written and that the chunk does not have.
-  [[nodiscard]] ColumnSet lost() const { return written_ & ~columns_; }
-
-  void text(ColumnId column, const duckdb_api::String& value) { put(column, value); }
+  /// Writing: readers stop when it is full.
+  [[nodiscard]] bool full() const { return rows_ == limit_; }
+  void text(ColumnId column, TextId value) {
+    if (value != TextId::kNone) put(column, value);
+  }
   void integer(ColumnId column, std::int64_t value) {
     if (kColumns[index(column)].type == ColumnType::kInt32)
       put(column, static_cast<std::int32_t>(value));
@@ -56,23 +68,58 @@ class RowWriter {
   /// The row is complete.
   void end_row();
 
+  /// Lets at most `rows` more rows in; false if there is no room.
+  bool open(std::size_t rows);
+  void clear();
+
+  [[nodiscard]] std::size_t rows() const { return rows_; }
+  [[nodiscard]] ColumnSet columns() const { return columns_; }
+  /// Columns that were ever written and that the batch does not have.
+  [[nodiscard]] ColumnSet lost() const { return written_ & ~columns_; }
+  [[nodiscard]] bool is_null(ColumnId column, std::size_t row) const {
+    if ((columns_ & column_set(column)) == 0) return true;
+    const auto& valid = valid_[index(column)];
+    return !valid.empty() && (valid[row / 64] >> (row % 64) & 1) == 0;
+  }
+  [[nodiscard]] TextId text_at(ColumnId column, std::size_t row) const {
+    return is_null(column, row) ? TextId::kNone : at<TextId>(column, row);
+  }
+  [[nodiscard]] std::int64_t integer_at(ColumnId column, std::size_t row) const {
+    return kColumns[index(column)].type == ColumnType::kInt32 ? at<std::int32_t>(column, row)
+                                                              : at<std::int64_t>(column, row);
+  }
+  [[nodiscard]] double number_at(ColumnId column, std::size_t row) const {
+    return at<double>(column, row);
+  }
+  /// The values of a column, of its type (kText: TextId).
+  [[nodiscard]] const std::byte* data(ColumnId column) const {
+    return storage_[index(column)].data();
+  }
+  /// A bit per row, 0 for NULL; empty if no value of the column is NULL.
+  [[nodiscard]] const std::vector<std::uint64_t>& valid(ColumnId column) const {
+    return valid_[index(column)];
+  }
+
  private:
   static std::size_t index(ColumnId column) { return static_cast<std::size_t>(column); }
   template <typename T>
   void put(ColumnId column, const T& value) {
-    static_cast<T*>(data_[index(column)])[rows_] = value;
+    reinterpret_cast<T*>(write_[index(column)])[rows_] = value;
     set_ |= column_set(column);
   }
+  template <typename T>
+  [[nodiscard]] const T& at(ColumnId column, std::size_t row) const {
+    return reinterpret_cast<const T*>(write_[index(column)])[row];
+  }
 
-  std::array<duckdb_api::Vector, kColumnCount> vectors_{};
-  std::array<void*, kColumnCount> data_{};
-  std::array<std::uint64_t*, kColumnCount> valid_{};
-  std::unique_ptr<std::byte[]> nowhere_;  // what is written to columns that the chunk does not have
+  std::array<std::byte*, kColumnCount> write_{};  // into storage_ or nowhere_
+  std::array<std::vector<std::byte>, kColumnCount> storage_;
+  std::array<std::vector<std::uint64_t>, kColumnCount> valid_;
+  std::vector<std::byte> nowhere_;  // what is written to columns that the batch does not have
   ColumnSet columns_;
   ColumnSet set_ = 0;      // of the current row: those with a value
   ColumnSet written_ = 0;  // of all rows
-  std::size_t rows_ = 0;
-  std::size_t capacity_;
+  std::size_t rows_ = 0, limit_ = 0, capacity_;
 };
 
 /// The operations of one input file. One thread at a time.
@@ -83,9 +130,9 @@ class OperationStream {
   OperationStream(const OperationStream&) = delete;
   OperationStream& operator=(const OperationStream&) = delete;
 
-  /// Writes rows until the writer is full or the input ends; false once there is nothing more.
+  /// Writes rows until the batch is full or the input ends; false once there is nothing more.
   /// Throws if reading must stop.
-  virtual bool fill(RowWriter& writer) = 0;
+  virtual bool fill(OperationBatch& batch) = 0;
 };
 
 class OperationSource {
@@ -99,10 +146,18 @@ class OperationSource {
   [[nodiscard]] virtual std::unique_ptr<OperationStream> next() = 0;
 };
 
-/// Makes `name`() a table of `source`'s operations; each input is given once, whatever reads the
-/// table. The table has `columns` only; `lost` gets those that rows had besides. `source` and
-/// `lost` must outlive the connection's use of the name.
-void register_operations(Connection& connection, const std::string& name, OperationSource& source,
-                         unsigned threads, ColumnSet columns, std::atomic<ColumnSet>& lost);
+struct WriteOptions {
+  std::string folder;           // exists
+  std::string prefix = "data";  // of the files' names: <prefix>_<number>.parquet
+  unsigned threads = 1;
+  std::uint64_t memory_bytes = 0;  // that the batches of all threads may take
+  ColumnSet columns = kAllColumns;
+  Tally* tally = nullptr;  // sees the rows too
+};
+
+/// Writes `source`'s operations as Parquet. Returns the columns that rows had besides the wanted
+/// ones. Throws what readers and DuckDB throw.
+ColumnSet write_parquet(Database& database, OperationSource& source, StringPool& pool,
+                        const WriteOptions& options);
 
 }  // namespace ncclscope::cli::report

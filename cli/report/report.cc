@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <cstdio>
 #include <memory>
@@ -96,51 +95,62 @@ ColumnSet expected_columns(const std::vector<Input>& inputs) {
   return columns;
 }
 
-/// One COPY per job: its files become operations/job=<id>/*.parquet. Returns the columns that there
-/// were besides `columns`.
-ColumnSet write_operations(Connection& connection, const ReportOptions& options,
-                           const Inputs& inputs, unsigned threads, ColumnSet columns,
-                           StringPool& pool, ReadAccount& account) {
+/// The folder of a job's operations, made if it is missing.
+std::string job_folder(const ReportOptions& options, const std::string& job) {
+  const fs::path folder =
+      options.output / kOperationsFolder / (std::string(kJobColumn) + "=" + folder_name(job));
+  fs::create_directories(folder);
+  return folder;
+}
+
+/// How the memory is divided: half of it is DuckDB's, a fifth the tally's, an eighth the batches';
+/// the rest is for readers, allocators and what DuckDB does not count.
+std::uint64_t memory_bytes(const ReportOptions& options) {
+  return options.memory_mb * 1000 * 1000;
+}
+
+/// Each job's files become operations/job=<id>/*.parquet. Returns the columns that there were
+/// besides `columns`.
+ColumnSet write_operations(Database& database, const ReportOptions& options, const Inputs& inputs,
+                           unsigned threads, ColumnSet columns, StringPool& pool,
+                           ReadAccount& account, Tally* tally = nullptr) {
   const std::span<const Input> files = inputs.files;
-  std::atomic<ColumnSet> lost{0};
+  ColumnSet lost = 0;
   std::size_t begin = 0;
   while (begin < files.size() && lost == 0) {
     std::size_t end = begin;
     while (end < files.size() && files[end].job == files[begin].job) ++end;
     InputSource source(files.subspan(begin, end - begin), pool, account);
-    const std::string function =
-        "read_inputs_" + std::to_string(begin) + "_" + std::to_string(columns);
-    register_operations(connection, function, source, threads, columns, lost);
-    const fs::path folder = options.output / kOperationsFolder /
-                            (std::string(kJobColumn) + "=" + folder_name(files[begin].job));
-    fs::create_directories(folder);
-    connection.run(
-        "COPY (SELECT * FROM " + function + "()) TO " + sql_literal(folder.string()) +
-        " (FORMAT parquet, COMPRESSION zstd, PER_THREAD_OUTPUT true, OVERWRITE_OR_IGNORE true)");
+    if (tally != nullptr) tally->begin_job(pool.intern(files[begin].job));
+    lost = write_parquet(
+        database, source, pool,
+        {.folder = job_folder(options, files[begin].job),
+         .threads = static_cast<unsigned>(std::min<std::size_t>(threads, end - begin)),
+         .memory_bytes = memory_bytes(options) / 8,
+         .columns = columns,
+         .tally = tally});
     begin = end;
   }
   return lost;
 }
 
 /// Dumps become operations/job=<id>/flight_*.parquet.
-void write_flight(Connection& connection, const ReportOptions& options, unsigned threads,
-                  StringPool& pool) {
+void write_flight(Database& database, const ReportOptions& options, StringPool& pool,
+                  Tally& tally) {
   if (options.flight_recorder.empty()) return;
   FlightSource source(read_flight_dumps(options.flight_recorder), pool);
-  std::atomic<ColumnSet> lost{0};
-  register_operations(connection, "read_flight", source, threads, kAllColumns, lost);
-  const fs::path folder =
-      options.output / kOperationsFolder /
-      (std::string(kJobColumn) + "=" + folder_name(options.job.empty() ? "unknown" : options.job));
-  fs::create_directories(folder);
-  connection.run("COPY (SELECT * FROM read_flight()) TO " + sql_literal(folder.string()) +
-                 " (FORMAT parquet, COMPRESSION zstd, PER_THREAD_OUTPUT true, OVERWRITE_OR_IGNORE "
-                 "true, FILENAME_PATTERN 'flight_{i}')");
+  const std::string job = options.job.empty() ? "unknown" : options.job;
+  tally.begin_job(pool.intern(job));
+  (void)write_parquet(database, source, pool,
+                      {.folder = job_folder(options, job),
+                       .prefix = "flight",
+                       .memory_bytes = memory_bytes(options) / 8,
+                       .tally = &tally});
 }
 
 /// A value of the statistics takes 40 bytes in memory, and up to 24 while it is sorted.
-std::uint64_t values_in_memory(std::uint64_t memory_bytes) {
-  return memory_bytes / 4 / 64;
+std::uint64_t values_in_memory(const ReportOptions& options) {
+  return memory_bytes(options) / 4 / 64;
 }
 
 void tell_damage(const ReadAccount& account, const Inputs& inputs) {
@@ -155,6 +165,12 @@ void tell_damage(const ReadAccount& account, const Inputs& inputs) {
                  static_cast<unsigned long long>(all - ReadAccount::kMessages));
 }
 
+/// Is anything wanted beside the tables? It is computed from the Parquet files.
+bool wants_more_than_tables(const ReportOptions& options) {
+  return options.pictures || !options.throughput.csv.empty() ||
+         !options.throughput.prometheus.empty();
+}
+
 /// Without the drawing library there is a report all the same.
 Drawn draw(Connection& connection, const ReportOptions& options) {
   try {
@@ -167,8 +183,9 @@ Drawn draw(Connection& connection, const ReportOptions& options) {
 
 /// Makes `view` of what is at `path`: the folder of a report, or inputs, which are written to
 /// OUTPUT/<view>/operations first.
-void open_side(Connection& connection, const ReportOptions& options, const std::string& path,
-               const std::string& view, unsigned threads, StringPool& pool) {
+void open_side(Database& database, Connection& connection, const ReportOptions& options,
+               const std::string& path, const std::string& view, unsigned threads,
+               StringPool& pool) {
   if (fs::is_directory(fs::path(path) / kOperationsFolder)) {
     connection.run(operations_view(path, view));
     return;
@@ -179,10 +196,15 @@ void open_side(Connection& connection, const ReportOptions& options, const std::
   const Inputs inputs = find_inputs(side.paths, side.job);
   fs::create_directories(side.output / kOperationsFolder);
   ReadAccount account;
-  (void)write_operations(connection, side, inputs, threads, kAllColumns, pool, account);
+  (void)write_operations(database, side, inputs, threads, kAllColumns, pool, account);
   tell_damage(account, inputs);
   if (account.counts().operations == 0) throw InputError(path + ": no operation in it");
   connection.run(operations_view(side.output, view));
+}
+
+/// While files are read each thread runs its own queries, and DuckDB's would only be in the way.
+void use_threads(Connection& connection, unsigned threads) {
+  connection.run("SET threads = " + std::to_string(threads));
 }
 
 unsigned threads_of(const ReportOptions& options) {
@@ -194,17 +216,18 @@ int run_comparison(const ReportOptions& options) {
   prepare_output(options);
   const ScratchFolder scratch(options.output / ".scratch");
   const unsigned threads = threads_of(options);
-  Database database({.memory_bytes = options.memory_mb * 1000 * 1000 / 2,
-                     .threads = threads,
+  Database database({.memory_bytes = memory_bytes(options) / 2,
+                     .threads = 1,
                      .temporary_folder = scratch.path()});
   Connection connection = database.connect();
   Progress progress(!options.quiet);
   StringPool pool;
   progress.step("reading A");
-  open_side(connection, options, options.compare[0], "a", threads, pool);
+  open_side(database, connection, options, options.compare[0], "a", threads, pool);
   progress.step("reading B");
-  open_side(connection, options, options.compare[1], "b", threads, pool);
+  open_side(database, connection, options, options.compare[1], "b", threads, pool);
   progress.step("comparing");
+  use_threads(connection, threads);
   CompareOptions settings;
   settings.least_change = options.least_change;
   const Comparison comparison =
@@ -235,12 +258,10 @@ int run_report(const ReportOptions& options) {
   prepare_output(options);
   const ScratchFolder scratch(options.output / ".scratch");
   const unsigned threads = threads_of(options);
-  // The rest is for our readers, allocators and what DuckDB does not count.
-  const std::uint64_t memory_bytes = options.memory_mb * 1000 * 1000;
-  Database database(
-      {.memory_bytes = memory_bytes / 2, .threads = threads, .temporary_folder = scratch.path()});
+  Database database({.memory_bytes = memory_bytes(options) / 2,
+                     .threads = 1,
+                     .temporary_folder = scratch.path()});
   Connection connection = database.connect();
-  Connection second = database.connect();
   Progress progress(!options.quiet);
 
   StringPool pool;
@@ -255,13 +276,15 @@ int run_report(const ReportOptions& options) {
       },
       [&] { return bytes_done(account, total); });
   const ColumnSet columns = expected_columns(inputs.files);
-  if (write_operations(connection, options, inputs, threads, columns, pool, account) != 0) {
+  Tally tally(memory_bytes(options) / 5);
+  if (write_operations(database, options, inputs, threads, columns, pool, account, &tally) != 0) {
     account.reset();  // a column that the first lines did not show: once more, with all
+    tally.clear();
     fs::remove_all(options.output / kOperationsFolder);
     fs::create_directories(options.output / kOperationsFolder);
-    (void)write_operations(connection, options, inputs, threads, kAllColumns, pool, account);
+    (void)write_operations(database, options, inputs, threads, kAllColumns, pool, account, &tally);
   }
-  write_flight(connection, options, threads, pool);
+  write_flight(database, options, pool, tally);
   progress.done();
   tell_damage(account, inputs);
   const ReadCounts counts = account.counts();
@@ -269,17 +292,28 @@ int run_report(const ReportOptions& options) {
     throw InputError("no operation in any of the input files");
 
   progress.step("statistics", [&] { return connection.progress() / 100; });
-  connection.run(operations_view(options.output));
-  compute_statistics(connection, second, values_in_memory(memory_bytes));
+  const bool tallied = tally.complete();
+  if (!tallied || wants_more_than_tables(options)) {
+    use_threads(connection, threads);
+    connection.run(operations_view(options.output));
+  }
+  compute_statistics(
+      connection,
+      {.values_in_memory = values_in_memory(options), .threads = threads, .pool = &pool},
+      tallied ? std::optional(tally.take()) : std::nullopt);
   progress.step("writing");
   write_csv(connection, options.output);
   write_json(connection, options.output, inputs, account);
-  progress.step("pictures");
-  const Drawn drawn = draw(connection, options);
+  Drawn drawn;
+  if (wants_more_than_tables(options)) {
+    progress.step("pictures");
+    drawn = draw(connection, options);
+  }
   progress.done();
   if (!options.quiet)
     std::fputs(summary_text(connection, inputs, account, options.terminal_rows).c_str(), stdout);
-  if (!options.quiet) std::fputs(insights_text(drawn.insights).c_str(), stdout);
+  if (!options.quiet && !drawn.insights.empty())
+    std::fputs(insights_text(drawn.insights).c_str(), stdout);
   std::printf("%s\n", (options.output / "report.json").c_str());
   if (!drawn.files.html.empty()) std::printf("%s\n", drawn.files.html.c_str());
   return options.strict && counts.bad_lines + counts.bad_files > 0 ? kNegative : kSuccess;
@@ -369,7 +403,8 @@ void register_report(CLI::App& app) {
       ->type_name("MB");
   add_comparison(*command, *options, *paths);
   command->add_flag("--pictures,!--no-pictures", options->pictures,
-                    "Draw report.html and svg/ (default); it takes some seconds");
+                    "Say what stands out and draw report.html and svg/ (default), which takes some "
+                    "seconds, or make the tables only");
   command->add_flag("--quiet,-q", options->quiet, "No progress bar and no tables");
   command->footer(
       "Reads .log, .log.gz, .jsonl and .jsonl.gz of NCCL Inspector v4.0 to v4.4. See "

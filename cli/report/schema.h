@@ -108,6 +108,10 @@ inline constexpr std::array<Column, kColumnCount> kColumns{{
     {"fused", ColumnType::kInt32},
 }};
 
+[[nodiscard]] constexpr const char* column_name(ColumnId column) {
+  return kColumns[static_cast<std::size_t>(column)].name;
+}
+
 /// Some of the columns, by bit.
 using ColumnSet = std::uint64_t;
 static_assert(kColumnCount <= 64);

@@ -2,10 +2,14 @@
 #include "cli/report/statistics.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
-#include <optional>
+#include <span>
+#include <thread>
 #include <utility>
+
+#include "cli/report/quantiles.h"
 
 namespace ncclscope::cli::report {
 namespace {
@@ -54,6 +58,48 @@ void reduce(Connection& connection) {
       "count(*) AS occurrences "
       "FROM operations o JOIN finest f ON " +
       match(kFinestKeys, "o", "f") + " GROUP BY ALL");
+}
+
+/// `finest` of what was gathered while reading; ids are the places in `groups`.
+void write_finest(Connection& connection, const std::vector<TalliedGroup>& groups,
+                  const StringPool& pool) {
+  std::string columns = "id BIGINT, job VARCHAR";
+  const auto add = [&](const auto& ids, const char* type) {
+    for (const ColumnId id : ids) columns += std::string(", ") + column_name(id) + " " + type;
+  };
+  add(kFinestTexts, "VARCHAR");
+  add(kFinestIntegers, "BIGINT");
+  add(kDescribingTexts, "VARCHAR");
+  add(kDescribingIntegers, "BIGINT");
+  connection.run("CREATE OR REPLACE TEMP TABLE finest (" + columns +
+                 ", operations BIGINT, timed BIGINT, total_bytes BIGINT, first_ns BIGINT, last_ns "
+                 "BIGINT)");
+  TableAppender appender(connection, "finest");
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const TalliedGroup& group = groups[i];
+    const auto known = [&](ColumnId id) { return (group.known & column_set(id)) != 0; };
+    const auto texts = [&](const auto& values) {
+      for (const TextId text : values)
+        text == TextId::kNone ? appender.null() : appender.text(pool.text(text));
+    };
+    const auto integers = [&](const auto& ids, const auto& values) {
+      for (std::size_t j = 0; j < ids.size(); ++j)
+        known(ids[j]) ? appender.integer(values[j]) : appender.null();
+    };
+    appender.integer(static_cast<std::int64_t>(i));
+    appender.text(pool.text(group.job));
+    texts(group.texts);
+    integers(kFinestIntegers, group.integers);
+    texts(group.describing_texts);
+    integers(kDescribingIntegers, group.describing_integers);
+    appender.integer(group.operations);
+    appender.integer(group.timed);
+    known(ColumnId::kBytes) ? appender.integer(group.total_bytes()) : appender.null();
+    known(ColumnId::kTimeNs) ? appender.integer(group.first_ns) : appender.null();
+    known(ColumnId::kTimeNs) ? appender.integer(group.last_ns) : appender.null();
+    appender.end_row();
+  }
+  appender.close();
 }
 
 /// All statistics of one group from its distinct values in ascending order.
@@ -115,118 +161,132 @@ struct Occurrences {
   std::int64_t count;
 };
 
-/// Rows of `<measure>_made`: group, how many values, the statistics.
-void append_statistics(TableAppender& appender, std::int64_t group, std::int64_t count,
-                       const Accumulator& accumulator) {
-  appender.integer(group);
-  appender.integer(count);
-  for (const double statistic : accumulator.statistics()) appender.number(statistic);
-  appender.end_row();
+/// Of one measure of a group; in the order of kStatistics, NaN for what is not defined.
+struct MeasureStatistics {
+  std::int64_t count = 0;  // values that are not NULL
+  std::array<double, kStatistics.size()> values{};
+};
+using GroupStatistics = std::array<MeasureStatistics, kMeasures.size()>;
+
+/// What DuckDB reduced the operations to.
+std::vector<MeasuredValues> load_values(Connection& connection, std::size_t count) {
+  std::vector<MeasuredValues> values;
+  values.reserve(count);
+  for_each_row(
+      connection, "SELECT id, occurrences, seconds, algbw, busbw FROM finest_values",
+      [&](const Rows& rows, std::size_t row) {
+        values.push_back({rows.integer(0, row),
+                          rows.integer(1, row),
+                          {rows.number(2, row), rows.number(3, row), rows.number(4, row)}});
+      });
+  return values;
 }
 
-/// finest_values in memory.
-class Values {
+/// Statistics of groups whose values are in memory. One thread each; groups are independent.
+class GroupMaker {
  public:
-  Values(Connection& connection, std::size_t count) {
-    rows_.reserve(count);
-    Rows rows =
-        connection.query("SELECT id, occurrences, seconds, algbw, busbw FROM finest_values");
-    while (rows.next_chunk()) {
-      for (std::size_t row = 0; row < rows.size(); ++row) {
-        rows_.push_back({rows.integer(0, row),
-                         rows.integer(1, row),
-                         {rows.number(2, row), rows.number(3, row), rows.number(4, row)}});
-      }
-    }
-  }
-
-  /// @param groups  of the finest group with that number
-  void make(Connection& second, const std::vector<std::int64_t>& groups, std::size_t group_count) {
-    std::vector<std::size_t> ends(group_count + 1, 0);  // of each group's rows in `order`
-    for (const Row& row : rows_)
-      ++ends[static_cast<std::size_t>(groups[static_cast<std::size_t>(row.id)]) + 1];
-    for (std::size_t i = 1; i < ends.size(); ++i) ends[i] += ends[i - 1];
-    std::vector<const Row*> order(rows_.size());
-    std::vector<std::size_t> next(ends.begin(), ends.end() - 1);
-    for (const Row& row : rows_)
-      order[next[static_cast<std::size_t>(groups[static_cast<std::size_t>(row.id)])]++] = &row;
-
-    std::vector<Occurrences> values;
-    Accumulator accumulator;
-    for (std::size_t measure = 0; measure < kMeasures.size(); ++measure) {
-      TableAppender appender(second, std::string(kMeasures[measure]) + "_made");
-      for (std::size_t group = 0; group < group_count; ++group) {
-        values.clear();
-        std::int64_t count = 0;
-        for (std::size_t i = ends[group]; i < ends[group + 1]; ++i) {
-          const double value = order[i]->measures[measure];
-          if (std::isnan(value)) continue;
-          values.push_back({value, order[i]->occurrences});
-          count += order[i]->occurrences;
-        }
-        if (count == 0) continue;
-        std::sort(values.begin(), values.end(),
-                  [](const Occurrences& a, const Occurrences& b) { return a.value < b.value; });
-        accumulator.begin(count);
-        for (const Occurrences& occurrences : values)
-          accumulator.add(occurrences.value, occurrences.count);
-        append_statistics(appender, static_cast<std::int64_t>(group), count, accumulator);
-      }
-      appender.close();
-    }
+  GroupStatistics make(std::span<const MeasuredValues* const> rows) {
+    order_.assign(rows.begin(), rows.end());
+    // NaN, which means NULL, has no place in an order: it goes to the end.
+    const auto end = std::partition(order_.begin(), order_.end(), [](const MeasuredValues* values) {
+      return !std::isnan(values->measures[0]);
+    });
+    std::sort(order_.begin(), end, [](const MeasuredValues* a, const MeasuredValues* b) {
+      return a->measures[0] < b->measures[0];
+    });
+    GroupStatistics out;
+    for (std::size_t measure = 0; measure < out.size(); ++measure)
+      out[measure] = statistics_of(measure);
+    return out;
   }
 
  private:
-  struct Row {
-    std::int64_t id;
-    std::int64_t occurrences;
-    std::array<double, kMeasures.size()> measures;
-  };
-  std::vector<Row> rows_;
+  MeasureStatistics statistics_of(std::size_t measure) {
+    MeasureStatistics out;
+    values_.clear();
+    for (const MeasuredValues* row : order_) {
+      if (std::isnan(row->measures[measure])) continue;
+      values_.push_back({row->measures[measure], row->occurrences});
+      out.count += row->occurrences;
+    }
+    sort_values();
+    accumulator_.begin(out.count);
+    for (const Occurrences& occurrences : values_)
+      accumulator_.add(occurrences.value, occurrences.count);
+    out.values = accumulator_.statistics();
+    return out;
+  }
+
+  /// They come in the order of the times, in which bandwidths usually fall.
+  void sort_values() {
+    const auto less = [](const Occurrences& a, const Occurrences& b) { return a.value < b.value; };
+    if (std::is_sorted(values_.begin(), values_.end(), less)) return;
+    std::reverse(values_.begin(), values_.end());
+    if (!std::is_sorted(values_.begin(), values_.end(), less))
+      std::sort(values_.begin(), values_.end(), less);
+  }
+
+  std::vector<const MeasuredValues*> order_;
+  std::vector<Occurrences> values_;
+  Accumulator accumulator_;
 };
 
+/// @param groups  of the finest group with that number
+std::vector<GroupStatistics> make_in_memory(const std::vector<MeasuredValues>& values,
+                                            const std::vector<std::size_t>& groups,
+                                            std::size_t group_count, unsigned threads) {
+  const auto group_of = [&](const MeasuredValues& row) {
+    return groups[static_cast<std::size_t>(row.group)];
+  };
+  std::vector<std::size_t> ends(group_count + 1, 0);  // of each group's rows in `order`
+  for (const MeasuredValues& row : values) ++ends[group_of(row) + 1];
+  for (std::size_t i = 1; i < ends.size(); ++i) ends[i] += ends[i - 1];
+  std::vector<const MeasuredValues*> order(values.size());
+  std::vector<std::size_t> next(ends.begin(), ends.end() - 1);
+  for (const MeasuredValues& row : values) order[next[group_of(row)]++] = &row;
+
+  std::vector<GroupStatistics> out(group_count);
+  std::atomic<std::size_t> taken{0};
+  const auto work = [&] {
+    GroupMaker maker;
+    for (std::size_t i = taken++; i < group_count; i = taken++)
+      out[i] = maker.make(std::span(order).subspan(ends[i], ends[i + 1] - ends[i]));
+  };
+  std::vector<std::thread> others;
+  for (unsigned i = 1; i < threads; ++i) others.emplace_back(work);
+  work();
+  for (std::thread& other : others) other.join();
+  return out;
+}
+
 /// The same for more values than fit: DuckDB sorts.
-void make_sorted(Connection& connection, Connection& second) {
-  for (const std::string measure : kMeasures) {
-    std::vector<std::int64_t> counts;
-    {
-      Rows rows = connection.query(
-          "SELECT m.group_id, CAST(sum(v.occurrences) AS BIGINT) FROM finest_values v JOIN "
-          "group_of m USING (id) "
-          "WHERE v." +
-          measure + " IS NOT NULL GROUP BY 1");
-      while (rows.next_chunk()) {
-        for (std::size_t row = 0; row < rows.size(); ++row) {
-          const auto group = static_cast<std::size_t>(rows.integer(0, row));
-          if (group >= counts.size()) counts.resize(group + 1);
-          counts[group] = rows.integer(1, row);
-        }
-      }
-    }
-    TableAppender appender(second, measure + "_made");
-    Rows rows = connection.query("SELECT m.group_id, v." + measure +
-                                 ", v.occurrences FROM finest_values v JOIN group_of m USING (id) "
-                                 "WHERE v." +
-                                 measure + " IS NOT NULL ORDER BY 1, 2");
+std::vector<GroupStatistics> make_sorted(Connection& connection, std::size_t group_count) {
+  std::vector<GroupStatistics> out(group_count);
+  for (std::size_t measure = 0; measure < kMeasures.size(); ++measure) {
+    const std::string name = kMeasures[measure];
+    const std::string from =
+        " FROM finest_values v JOIN group_of m USING (id) WHERE v." + name + " IS NOT NULL ";
+    for_each_row(
+        connection, "SELECT m.group_id, CAST(sum(v.occurrences) AS BIGINT)" + from + "GROUP BY 1",
+        [&](const Rows& rows, std::size_t row) {
+          out[static_cast<std::size_t>(rows.integer(0, row))][measure].count = rows.integer(1, row);
+        });
     Accumulator accumulator;
-    std::int64_t group = -1;
-    const auto finish = [&] {
-      if (group >= 0)
-        append_statistics(appender, group, counts[static_cast<std::size_t>(group)], accumulator);
-    };
-    while (rows.next_chunk()) {
-      for (std::size_t row = 0; row < rows.size(); ++row) {
-        if (const std::int64_t id = rows.integer(0, row); id != group) {
-          finish();
-          group = id;
-          accumulator.begin(counts[static_cast<std::size_t>(group)]);
-        }
-        accumulator.add(rows.number(1, row), rows.integer(2, row));
-      }
-    }
-    finish();
-    appender.close();
+    MeasureStatistics* group = nullptr;
+    for_each_row(connection,
+                 "SELECT m.group_id, v." + name + ", v.occurrences" + from + "ORDER BY 1, 2",
+                 [&](const Rows& rows, std::size_t row) {
+                   auto& current = out[static_cast<std::size_t>(rows.integer(0, row))][measure];
+                   if (&current != group) {
+                     if (group != nullptr) group->values = accumulator.statistics();
+                     group = &current;
+                     accumulator.begin(group->count);
+                   }
+                   accumulator.add(rows.number(1, row), rows.integer(2, row));
+                 });
+    if (group != nullptr) group->values = accumulator.statistics();
   }
+  return out;
 }
 
 /// group_of (id of the finest group, group_id) and groups (group_id, keys, description, counts).
@@ -251,27 +311,37 @@ std::size_t make_groups(Connection& connection, const Grouping& grouping) {
   return rows.next_chunk() ? static_cast<std::size_t>(rows.integer(0, 0)) : 0;
 }
 
-std::vector<std::int64_t> group_of_finest(Connection& connection) {
-  std::vector<std::int64_t> groups;
-  Rows rows = connection.query("SELECT id, group_id FROM group_of");
-  while (rows.next_chunk()) {
-    for (std::size_t row = 0; row < rows.size(); ++row) {
-      const auto id = static_cast<std::size_t>(rows.integer(0, row));
-      if (id >= groups.size()) groups.resize(id + 1);
-      groups[id] = rows.integer(1, row);
-    }
-  }
+std::vector<std::size_t> group_of_finest(Connection& connection) {
+  std::vector<std::size_t> groups;
+  for_each_row(connection, "SELECT id, group_id FROM group_of",
+               [&](const Rows& rows, std::size_t row) {
+                 const auto id = static_cast<std::size_t>(rows.integer(0, row));
+                 if (id >= groups.size()) groups.resize(id + 1);
+                 groups[id] = static_cast<std::size_t>(rows.integer(1, row));
+               });
   return groups;
 }
 
-/// The tables that append_statistics() fills; not temporary, for the second connection writes them.
-void make_empty_tables(Connection& second) {
+/// Table `made`: a row per group. What has no value is NULL.
+void write_made(Connection& connection, const std::vector<GroupStatistics>& groups) {
+  std::string columns = "group_id BIGINT";
   for (const std::string measure : kMeasures) {
-    std::string columns = "group_id BIGINT, " + measure + "_count BIGINT";
+    columns += ", " + measure + "_count BIGINT";
     for (const char* statistic : kStatistics)
       columns += ", " + measure + "_" + statistic + " DOUBLE";
-    second.run("CREATE OR REPLACE TABLE " + measure + "_made (" + columns + ")");
   }
+  connection.run("CREATE OR REPLACE TEMP TABLE made (" + columns + ")");
+  TableAppender appender(connection, "made");
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    appender.integer(static_cast<std::int64_t>(i));
+    for (const MeasureStatistics& measure : groups[i]) {
+      appender.integer(measure.count);
+      for (const double value : measure.values)
+        appender.number(measure.count > 0 ? value : std::numeric_limits<double>::quiet_NaN());
+    }
+    appender.end_row();
+  }
+  appender.close();
 }
 
 void make_table(Connection& connection, const Grouping& grouping) {
@@ -280,13 +350,11 @@ void make_table(Connection& connection, const Grouping& grouping) {
   columns +=
       "operations, timed, total_bytes, first_ns, last_ns, seconds_mean * seconds_count AS "
       "total_seconds";
-  std::string from = " FROM groups";
   for (const std::string measure : kMeasures) {
     for (const char* statistic : kStatistics) columns += ", " + measure + "_" + statistic;
-    from += " LEFT JOIN " + measure + "_made USING (group_id)";
   }
   connection.run("CREATE OR REPLACE TABLE " + std::string(grouping.table) + " AS SELECT " +
-                 columns + from + " ORDER BY group_id");
+                 columns + " FROM groups JOIN made USING (group_id) ORDER BY group_id");
 }
 
 }  // namespace
@@ -307,23 +375,26 @@ const std::vector<Grouping>& groupings() {
   return kGroupings;
 }
 
-void compute_statistics(Connection& connection, Connection& second,
-                        std::uint64_t values_in_memory) {
-  reduce(connection);
-  std::uint64_t count = 0;
-  {
-    Rows rows = connection.query("SELECT count(*) FROM finest_values");
-    if (rows.next_chunk()) count = static_cast<std::uint64_t>(rows.integer(0, 0));
+void compute_statistics(Connection& connection, const StatisticsOptions& options,
+                        std::optional<Tally::Result> tallied) {
+  std::optional<std::vector<MeasuredValues>> values;
+  if (tallied) {
+    write_finest(connection, tallied->groups, *options.pool);
+    values = std::move(tallied->values);
+  } else {
+    reduce(connection);
+    std::uint64_t count = 0;
+    for_each_row(connection, "SELECT count(*) FROM finest_values",
+                 [&](const Rows& rows, std::size_t row) {
+                   count = static_cast<std::uint64_t>(rows.integer(0, row));
+                 });
+    if (count <= options.values_in_memory) values = load_values(connection, count);
   }
-  std::optional<Values> values;
-  if (count <= values_in_memory) values.emplace(connection, count);
   for (const Grouping& grouping : groupings()) {
     const std::size_t group_count = make_groups(connection, grouping);
-    make_empty_tables(second);
-    if (values)
-      values->make(second, group_of_finest(connection), group_count);
-    else
-      make_sorted(connection, second);
+    write_made(connection, values ? make_in_memory(*values, group_of_finest(connection),
+                                                   group_count, options.threads)
+                                  : make_sorted(connection, group_count));
     make_table(connection, grouping);
   }
   connection.run(
@@ -336,9 +407,9 @@ void compute_statistics(Connection& connection, Connection& second,
       "min(first_ns) AS first_ns, "
       "max(last_ns) AS last_ns FROM statistics_by_rank GROUP BY job, communicator ORDER BY job, "
       "communicator");
-  for (const std::string measure : kMeasures) second.run("DROP TABLE " + measure + "_made");
   connection.run(
-      "DROP TABLE finest; DROP TABLE finest_values; DROP TABLE groups; DROP TABLE group_of");
+      "DROP TABLE finest; DROP TABLE IF EXISTS finest_values; DROP TABLE groups; DROP TABLE "
+      "group_of; DROP TABLE made");
 }
 
 }  // namespace ncclscope::cli::report

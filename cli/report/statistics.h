@@ -4,20 +4,22 @@
 // (per communicator, collective, size, algorithm and protocol), statistics_by_rank,
 // statistics_by_class, communicators.
 //
-// How: DuckDB first brings the operations down to their groups and, in each, to the distinct values
-// of the measures and how often each occurs (Inspector's times are whole microseconds: a few
-// hundred values stand for thousands of operations). What is left is sorted, group by group and
-// value by value, and one pass gives every statistic, quantiles included: they are exact, linear
-// between neighbours as numpy and pandas do it. Memory: up to `values_in_memory` distinct values
-// are sorted here; more by DuckDB, on disk where they must be.
+// How: the operations are brought down to their groups and, in each, to the distinct values of the
+// measures and how often each occurs, by a Tally while they are read, or, where that would have
+// taken too much memory, by DuckDB from the Parquet files. What is left is sorted, group by group
+// and value by value, and one pass gives every statistic, quantiles included: they are exact,
+// linear between neighbours as numpy and pandas do it. Memory: up to `values_in_memory` distinct
+// values are sorted here; more by DuckDB, on disk where they must be.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/report/duckdb.h"
+#include "cli/report/tally.h"
 
 namespace ncclscope::cli::report {
 
@@ -37,8 +39,15 @@ struct Grouping {
 };
 [[nodiscard]] const std::vector<Grouping>& groupings();
 
-/// Makes all tables. The view `operations` must exist.
-/// @param second  another connection to the same database: it writes while the first one reads
-void compute_statistics(Connection& connection, Connection& second, std::uint64_t values_in_memory);
+struct StatisticsOptions {
+  std::uint64_t values_in_memory = 0;
+  unsigned threads = 1;
+  const StringPool* pool = nullptr;  // of what was tallied
+};
+
+/// Makes all tables: of what was tallied while the operations were read, else of the view
+/// `operations`.
+void compute_statistics(Connection& connection, const StatisticsOptions& options,
+                        std::optional<Tally::Result> tallied = std::nullopt);
 
 }  // namespace ncclscope::cli::report
