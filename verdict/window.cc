@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -18,6 +19,8 @@ constexpr std::int32_t kNoPeer = -2;
 /// What has come must wait for a GPU to take it at least by this share of the time that GPUs wait
 /// for data.
 constexpr double kLeastTakingShare = 0.1;
+/// Keeps a share of tokens finite where an expert takes all there are.
+constexpr double kLeastOthers = 0.01;
 
 std::size_t cell(std::uint32_t communicator, Collective collective) {
   return communicator * kCollectives + static_cast<std::size_t>(collective);
@@ -163,7 +166,9 @@ struct Place {
   }
 };
 
-/// By how much more a GPU moves in all-to-alls than the median of its communicator, as a share.
+/// By how many more tokens than others' a GPU's expert takes, as a share; NaN = not known. The
+/// others of n ranks send it h times the tokens that each of them takes: it moves (n-1) * h, and
+/// the others (n-2) + h, whichever of sent and received is more. Of two ranks both move the same.
 std::vector<double> extra_tokens(const Job& job, const Window& window) {
   std::map<std::uint32_t, std::vector<double>> bytes;
   const auto per_operation = [](const CollectiveRates& rates) {
@@ -177,14 +182,17 @@ std::vector<double> extra_tokens(const Job& job, const Window& window) {
       bytes[job.members[rates.member].communicator].push_back(per_operation(rates));
   }
   std::map<std::uint32_t, double> medians;
-  for (auto& [communicator, values] : bytes) medians[communicator] = median(std::move(values));
-  std::vector<double> extra(job.gpus.size(), 0);
+  for (const auto& [communicator, values] : bytes) medians[communicator] = median(values);
+  std::vector<double> extra(job.gpus.size(), std::numeric_limits<double>::quiet_NaN());
   for (const CollectiveRates& rates : window.collectives) {
     if (!is_exchange(rates)) continue;
     const Member& member = job.members[rates.member];
     const double middle = medians[member.communicator];
-    if (middle > 0)
-      extra[member.gpu] = std::max(extra[member.gpu], per_operation(rates) / middle - 1);
+    const auto others = static_cast<double>(bytes[member.communicator].size()) - 1;
+    if (middle <= 0 || others < 2) continue;
+    const double ratio = per_operation(rates) / middle;
+    const double share = others * (ratio - 1) / std::max(others - ratio, kLeastOthers);
+    extra[member.gpu] = std::fmax(extra[member.gpu], share);
   }
   return extra;
 }
@@ -202,7 +210,8 @@ void compare_peers(const Job& job, const Window& window, const WindowOptions& op
   for (std::size_t g = 0; g < gpus; ++g) counts[places[g]] += result.judged[g] != 0 ? 1u : 0u;
   // Nobody else has its expert: it is held against the others, and its tokens are looked at.
   std::vector<char> single(gpus, 0);
-  for (std::size_t g = 0; g < gpus; ++g) single[g] = counts[places[g]] == 1 ? 1 : 0;
+  for (std::size_t g = 0; g < gpus; ++g)
+    single[g] = places[g].expert >= 0 && counts[places[g]] == 1 ? 1 : 0;
   for (std::size_t g = 0; g < gpus; ++g) {
     if (single[g] != 0) places[g].expert = kNoPeer;
   }
@@ -225,8 +234,10 @@ void compare_peers(const Job& job, const Window& window, const WindowOptions& op
     if (result.judged[g] == 0) continue;
     const double peers = typical[places[g]];
     result.lag[g] = peers - result.communication[g];
-    // Time that is not communication grows with the tokens, at most.
-    if (single[g] != 0 && extra[g] > 0 && result.lag[g] <= extra[g] * (1 - peers))
+    // Time that is not communication grows with the tokens, at most. Where nobody knows how many
+    // an expert takes, that may be why it works longer.
+    if (single[g] != 0 &&
+        (std::isnan(extra[g]) || (extra[g] > 0 && result.lag[g] <= extra[g] * (1 - peers))))
       result.loaded[g] = 1;
     if (job_typical - peers >= options.late_seconds) result.uneven[g] = job_typical - peers;
   }

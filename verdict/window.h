@@ -68,7 +68,9 @@ struct WindowResult {
   std::vector<NetworkRates> send, receive;
   std::vector<char> judged;  // all its collectives can be compared
   std::vector<char> late;    // by this window alone
-  std::vector<char> loaded;  // lags no more than its share of tokens is larger than others'
+  /// Alone with its expert, and lags no more than its share of tokens is larger than others', or
+  /// its share is not known.
+  std::vector<char> loaded;
   /// Seconds per second by which its peers as a whole work longer than the job's GPUs do; 0 where
   /// that is little.
   std::vector<double> uneven;

@@ -23,7 +23,7 @@ std::optional<AllToAll> AllToAllRecogniser::recognise(std::span<const Transfer> 
   if (rank < 0 || nranks < 2 || nranks > kMaxRanks || transfers.size() < 4) return std::nullopt;
   const bool to_itself = std::any_of(transfers.begin(), transfers.end(),
                                      [&](const Transfer& t) { return t.peer == rank; });
-  if (!to_itself) return std::nullopt;
+  if (!to_itself && (nranks < 4 || transfers.size() != 2 * (nranks - 1))) return std::nullopt;
 
   const std::size_t words = (nranks + 63) / 64;
   sent_.assign(words, 0);
@@ -44,9 +44,11 @@ std::optional<AllToAll> AllToAllRecogniser::recognise(std::span<const Transfer> 
       own_bytes = std::max(own_bytes, t.bytes);
     }
   }
-  if (own != 2) return std::nullopt;
+  if (own != (to_itself ? 2u : 0u)) return std::nullopt;
   const auto receives = static_cast<std::uint32_t>(transfers.size()) - sends;
-  const bool complete = sends == nranks && receives == nranks;
+  const std::uint32_t peers = to_itself ? nranks : nranks - 1;
+  const bool complete = sends == peers && receives == peers;
+  if (!complete && !to_itself) return std::nullopt;
   if (!complete && (nranks < 4 || sends < nranks / 2 || receives < nranks / 2)) return std::nullopt;
 
   AllToAll found;

@@ -6,8 +6,9 @@
 // nothing: from four ranks on, half of the peers in each direction are enough then, as long as the
 // rank's own transfer is there. That one is what tells an all-to-all from everything else: pipeline
 // stages, rings and halos never send to themselves, and the root of a gather or scatter has its
-// peers in one direction only.
-//   Thread: reactor.   Cost: O(transfers), nothing but a scan where there is no transfer to itself.
+// peers in one direction only. A rank that copies its own part without NCCL is recognised where it
+// exchanges with all others, from four ranks on: a ring of three looks the same.
+//   Thread: reactor.   Cost: O(transfers), nothing but a scan where there are too few of them.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct Transfer {
 /// An all-to-all as one rank sees it. Where sent and received differ, the larger one counts: it
 /// takes the time.
 struct AllToAll {
-  std::uint64_t bytes = 0;      // S of nccl-tests: all its parts, its own included
+  std::uint64_t bytes = 0;      // S of nccl-tests: all its parts, its own if NCCL moves it
   std::uint64_t bus_bytes = 0;  // without its own part: S * (n-1)/n where all parts are equal
   bool even = false;            // all parts are equal
 };

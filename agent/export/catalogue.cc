@@ -484,8 +484,9 @@ constexpr std::array<GroupText, kMetricGroupCount> kGroups = {{
      "division."},
     {"Sends and receives",
      "The same for point-to-point operations; `operation` is Send or Recv. Where the Sends and "
-     "Receives of one launch are an all-to-all (one with every rank of the communicator, the rank "
-     "itself included), they are counted above as one collective AlltoAll, and not here: its size "
+     "Receives of one launch are an all-to-all (one with every rank of the communicator; the rank "
+     "itself included, or with all others where these are at least three), they are counted above "
+     "as one collective AlltoAll, and not here: its size "
      "is what the rank sent or received in all, whichever is more. With NCCL before 2.27 the "
      "number "
      "of ranks is not known, and all of them are counted here."},

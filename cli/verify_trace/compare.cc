@@ -727,7 +727,8 @@ class Comparer {
   }
 
   /// The operations that make up each all-to-all: one Send to and one Receive from every rank of
-  /// the communicator, the rank itself included, in one launch.
+  /// the communicator in one launch; the rank itself included, but where it exchanges with at least
+  /// three others.
   [[nodiscard]] std::vector<std::vector<const json*>> all_to_alls() const {
     std::map<std::string, std::size_t> nranks;  // as far as the agent knows
     for (const json& job : answer_.at("snapshot").at("jobs")) {
@@ -752,7 +753,8 @@ class Comparer {
         transfers.emplace(o->at("collective") == "Send", o->at("peer").get<int>());
       }
       const bool own = transfers.contains({true, std::get<1>(key)});
-      if (n > 1 && own && transfers.size() == 2 * n && operations.size() == 2 * n) {
+      const std::size_t whole = own ? 2 * n : 2 * n - 2;
+      if (n > (own ? 1 : 3) && transfers.size() == whole && operations.size() == whole) {
         out.push_back(std::move(operations));
       }
     }

@@ -137,6 +137,27 @@ TEST(AllToAll, MayLackTransfersOfNothing) {
   EXPECT_FALSE(recogniser.recognise(transfers, 0, 8)) << "without its own part it may be anything";
 }
 
+TEST(AllToAll, MayLackWhatARankCopiesItself) {
+  AllToAllRecogniser recogniser;
+  const auto others = [](std::int32_t nranks) {
+    auto transfers = exchange(nranks, [](int peer, bool send) {
+      return static_cast<std::uint64_t>(send && peer == 2 ? 150 : 100);
+    });
+    std::erase_if(transfers, [](const Transfer& t) { return t.peer == 0; });
+    return transfers;
+  };
+  const auto found = recogniser.recognise(others(4), 0, 4);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->bytes, 350u);
+  EXPECT_EQ(found->bus_bytes, 350u);
+  EXPECT_FALSE(found->even);
+  EXPECT_FALSE(recogniser.recognise(others(3), 0, 3)) << "a ring of three is the same";
+  EXPECT_FALSE(recogniser.recognise(others(4), 0, 5)) << "not with all others";
+  auto halo = others(4);
+  halo.back().peer = 1;
+  EXPECT_FALSE(recogniser.recognise(halo, 0, 4)) << "twice with one of them";
+}
+
 TEST(AllToAll, IsNoPipelineNoRingNoGatherAndNoScatter) {
   AllToAllRecogniser recogniser;
   const auto is = [&](const std::vector<Transfer>& t, std::int32_t rank, std::uint32_t n) {

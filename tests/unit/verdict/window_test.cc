@@ -140,6 +140,34 @@ TEST(Window, ExcusesAnExpertThatHasMoreTokens) {
   EXPECT_THAT(evaluate(job, window).loaded, Each(0));
 }
 
+TEST(Window, KnowsThatOthersSendTheirTokensToTheExpertThatHasMore) {
+  Job job = make_job(1, 4);
+  const std::uint32_t ep = add_communicator(job, "ep", "ep", {0, 1, 2, 3});
+  Window window = even_window(job);
+  for (CollectiveRates& rates : window.collectives) rates.collective = Collective::kAllToAll;
+  make_late(job, window, ep, 1, 0.24);
+  // Half as many again: it receives 3 * 1.5, and the others send 1 + 1 + 1.5. 240 ms are 30 % more
+  // of the 800 that others work.
+  window.collectives[1].bus_bytes *= 4.5 / 3.5;
+  EXPECT_THAT(evaluate(job, window).loaded, ElementsAre(0, 1, 0, 0));
+  // One in ten more: 3.3 and 3.1.
+  window.collectives[1].bus_bytes *= 3.3 / 3.1 / (4.5 / 3.5);
+  EXPECT_THAT(evaluate(job, window).loaded, Each(0));
+}
+
+TEST(Window, AccusesNoExpertOfWhoseTokensNothingIsKnown) {
+  Job job = make_job(1, 4);
+  add_communicator(job, "ep", "ep", {0, 1, 2, 3});  // moves its tokens without NCCL
+  const std::uint32_t dp = add_communicator(job, "dp", "dp", {0, 1, 2, 3});
+  Window window = even_window(job);
+  std::erase_if(window.collectives,
+                [&](const CollectiveRates& r) { return job.members[r.member].communicator != dp; });
+  make_late(job, window, dp, 1, 0.1);
+  const WindowResult result = evaluate(job, window);
+  EXPECT_THAT(result.late, ElementsAre(0, 1, 0, 0));
+  EXPECT_THAT(result.loaded, Each(1));
+}
+
 TEST(Window, TellsLatenessFromNoise) {
   const Job job = ddp_job(4, 8);
   Window window = even_window(job);
