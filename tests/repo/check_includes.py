@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("proto", "verdict", "topology", "archive", "plugin", "agent", "sim", "cli", "tests")
+FOLDERS = ("proto", "verdict", "topology", "archive", "plugin", "agent", "sim", "cli", "deploy", "tests")
 
 # Ours: folder -> folders it may include besides itself. tests/ may include everything.
 MAY_USE = {
@@ -23,6 +23,7 @@ MAY_USE = {
     "agent": ("proto", "archive", "topology", "verdict"),  # of verdict/ step_period.h alone
     "sim": ("proto",),
     "cli": ("proto", "sim", "verdict", "archive", "topology"),
+    "deploy": (),  # SLURM's plugin is also built on the spot, from its folder alone
 }
 
 # Inside the agent, from the bottom to the top. "app" wires, "api" and "export" stand side by side; the page builds on
@@ -76,6 +77,9 @@ def selftest() -> int:
         ("cli/a.cc", "topology/machine.h", True),
         ("agent/a/a.cc", "topology/machine.h", True),
         ("topology/a.cc", "proto/wire/frame.h", False),
+        ("deploy/slurm/spank/a.cc", "proto/wire/frame.h", False),
+        ("tests/unit/slurm/a.cc", "deploy/slurm/spank/choice.h", True),
+        ("cli/a.cc", "deploy/slurm/spank/choice.h", False),
         ("topology/a.cc", "nlohmann/json.hpp", False),
         ("plugin/a.cc", "spdlog/spdlog.h", False),
         ("plugin/a.cc", "grpcpp/grpcpp.h", False),

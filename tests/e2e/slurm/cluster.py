@@ -82,9 +82,10 @@ class Slurm:
                          f"--pid-file={munge}/pid", f"--seed-file={munge}/seed", f"--log-file={munge}/log"])
         try:
             wait_until("munged", lambda: self.processes.check() or (munge / "socket").exists(), 10)
-            start("slurmctld", ["slurmctld", "-D", "-c"], env=self.environment)
+            start("slurmctld", ["slurmctld", "-D", "-c"], env=self.environment, cwd=self.folder)
             for node in self.nodes:
-                start(f"slurmd-{node}", [*self.launchers.get(node, []), "slurmd", "-D", "-N", node], env=self.environment)
+                start(f"slurmd-{node}", [*self.launchers.get(node, []), "slurmd", "-D", "-N", node], env=self.environment,
+                      cwd=self.folder)  # prologs run there
 
             def all_idle():
                 self.processes.check()
