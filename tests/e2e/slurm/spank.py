@@ -261,22 +261,28 @@ def damage(rig):
     rig.step("jobs run with the plugin, its folder, SPANK plugin or agent missing, broken or hung")
 
 
-def prologs(rig):
-    """Whatever the programs of prolog and epilog do, no node is drained. Two at a time, one on each node."""
-    def run_one(node):
-        return subprocess.Popen(["srun", f"-w{rig.nodes[node]}", "-n1", "true"], env=rig.slurm.environment, cwd="/",
-                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    hung = "trap '' TERM\nwhile :; do sleep 1; done\n"
-    rig.call(rig.nodes[1], hung)
-    slow = run_one(1)
+def run_one(rig, node):
+    """A step that does nothing, on that node, in the background."""
+    return subprocess.Popen(["srun", f"-w{rig.nodes[node]}", "-n1", "true"], env=rig.slurm.environment, cwd="/",
+                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def start_hung(rig):
+    """A step on the second node whose prolog and epilog call a program that never ends."""
+    rig.call(rig.nodes[1], "trap '' TERM\nwhile :; do sleep 1; done\n")
+    return run_one(rig, 1)
+
+
+def prologs(rig, slow):
+    """Whatever the programs of prolog and epilog do, no node is drained. slow: of start_hung()."""
     for what, text in (("crashes", "ulimit -c 0\nkill -SEGV $$\n"), ("ends with 139", "exit 139\n"), ("is missing", None),
                        ("is no program", "\x7fELF rubbish\n")):
         rig.call(rig.nodes[0], text)
-        first = run_one(0)
+        first = run_one(rig, 0)
         require(first.wait(timeout=30) == 0, f"the program {what}: {first.stderr.read()}")
     rig.call(rig.nodes[0], f'exec {rig.bin}/ncclscope "$@"\n')
     rig.agent.send(signal.SIGSTOP)
-    first = run_one(0)
+    first = run_one(rig, 0)
     require(first.wait(timeout=30) == 0, f"the agent hangs: {first.stderr.read()}")
     wait_until("its epilog is over", lambda: "completing" not in rig.slurm.run("sinfo", "-h", "-n", rig.nodes[0], "-o", "%T"))
     rig.agent.send(signal.SIGCONT)
@@ -284,6 +290,7 @@ def prologs(rig):
     wait_until("all epilogs are over", lambda: not rig.slurm.queue() and
                "completing" not in rig.slurm.run("sinfo", "-h", "-o", "%T"))
     rig.require_in_service("after prologs and epilogs that went wrong")
+    rig.call(rig.nodes[1], f'exec {rig.bin}/ncclscope "$@"\n')
     warnings = (rig.folder / "prolog.warnings").read_text()
     require("no answer in time" in warnings, f"the hung agent was not noticed: {warnings}")
     rig.step("no node drained: program missing, crashed, hung; agent hung")
@@ -319,7 +326,8 @@ echo IMAGE=own >"$ENROOT_ENVIRON"
 . "$ENROOT_ENVIRON"
 echo "profiler ${profiler}"
 env -i $(cat "$ENROOT_ENVIRON") SLURM_JOB_ID=$SLURM_JOB_ID {folder}/enter.sh "$ENROOT_ROOTFS" "$ENROOT_MOUNTS" \
-  /bin/ncclscope-run-job nodes=1 gpus=2 layout=ddp steps=20 rank_program=/bin/ncclscope-sim-rank plugin="${profiler}"
+  /bin/ncclscope-run-job nodes=1 gpus=2 layout=ddp compute_ms=5 {length} rank_program=/bin/ncclscope-sim-rank \\
+  plugin="${profiler}"
 echo "job=$SLURM_JOB_ID"
 """
 
@@ -359,9 +367,9 @@ def containers(rig):
         rig.step(f"containers: NOT tested, users may not make user namespaces here ({probe.stderr.strip()})")
         return
     write_script(rig.folder / "enter.sh", ENTER)
-    names = {"folder": rig.folder, "plugin": rig.plugin, "hook": KIT / "enroot" / "50-ncclscope.sh", "profiler": PROFILER}
-    shutil.copy(names["hook"], rig.bin)
-    names["hook"] = rig.bin / "50-ncclscope.sh"
+    names = {"folder": rig.folder, "plugin": rig.plugin, "hook": rig.bin / "50-ncclscope.sh", "profiler": PROFILER,
+             "length": "steps=20"}
+    shutil.copy(KIT / "enroot" / "50-ncclscope.sh", rig.bin)
     jobs = {}
 
     def enter(what, script, image, node):
@@ -383,6 +391,17 @@ def containers(rig):
     said, mounts = enter("apptainer", APPTAINER_JOB, make_image(rig, "image2", "usr/lib64"), 0)
     require("/opt/ncclscope" in mounts, f"apptainer: {said}")
     wait_until("jobs in containers are heard of", lambda: set(jobs.values()) <= rig.heard_of())
+
+    # The folder is mounted, not the socket: a container that runs already reaches the agent's next start.
+    path = write_script(rig.folder / "container.sh", ENROOT_JOB.format(**{**names, "length": "seconds=60"}))
+    submitted = rig.slurm.submit("long", path, rig.folder / "image1", user=rig.user)
+    wait_until("the container is heard of", lambda: submitted in rig.heard_of())
+    rig.agent.terminate()
+    rig.agent.start()
+    wait_until("the container is heard of by the next agent", lambda: submitted in rig.heard_of())
+    rig.slurm.run("scancel", "--signal=KILL", "--full", submitted)
+    wait_until("the container has ended", lambda: submitted not in {line[0] for line in rig.slurm.queue()})
+    jobs["and after a restart of the agent"] = submitted
     rig.step(f"heard of from user namespaces, with read-only mounts: {', '.join(jobs)}")
 
 
@@ -488,8 +507,9 @@ def test(build, folder):
             telemetry(rig)
             containers(rig)
             hook(rig)
+            slow = start_hung(rig)
             damage(rig)
-            prologs(rig)
+            prologs(rig, slow)
             elsewhere.check()
         rig.run_job("no agent")
         rig.require_in_service("without an agent")
