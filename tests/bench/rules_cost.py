@@ -2,18 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the rules cost: a real Prometheus scrapes 1,000 ranks in 6 communicators each, and evaluates all rules.
 
-  rules_cost.py [--out FILE] [--nodes 125] [--seconds 50] [--profile]
+  rules_cost.py [--out FILE] [--nodes 125] [--profile]
 
 The exposition is synthetic (125 nodes of 8 GPUs in TP8 x PP5 x DP25, one late GPU), in the agent's format and with its
-labels. For --seconds it is scraped fast: 20 scrapes fill the window of five minutes as at an interval of 15 s. Then it is
-scraped every 15 s, first without rules (what scraping costs), then with them: of a healthy job, then of one that hangs, which is
-when most rules have something to do. Six hours of recorded series lie in the database, so that baselines cost what they cost. The groups' intervals
-are shortened to be evaluated often enough; the rules themselves are the shipped ones.
+labels. It is scraped every 15 s: for five minutes, so that the window is full; without rules for a while (what scraping costs); then
+with them: of a healthy job, then of one that hangs, which is when most rules have something to do. Six hours of recorded series lie
+in the database, so that baselines cost what they cost. The groups' intervals are shortened to be evaluated often enough; the rules
+themselves are the shipped ones.
 
 The figure is the sum of prometheus_rule_group_last_duration_seconds over all groups (the quickest evaluation of each group,
 since other work on the machine can only add; the median is printed too), for each part; beside it the CPU time of Prometheus for
 one evaluation of all, garbage collection included, less what it takes without rules. Writes Google Benchmark's JSON (rows
-RulesCost/healthy and RulesCost/hung). --profile prints the slowest rules.
+RulesCost/healthy and RulesCost/hung). Beside it the seconds of evaluation per minute that the shipped intervals make of it (groups
+without an interval: every 15 s), and how many samples an evaluation reads, which no other work on the machine changes. --profile
+prints the slowest rules.
 """
 import argparse
 import collections
@@ -36,10 +38,11 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPUS = 8
-WINDOW_S, SCRAPES = 300, 20
+WINDOW_S, SCRAPE_S = 300, 15
+SCRAPES = WINDOW_S // SCRAPE_S
 EVALUATE_S = 6
 BAR_S = 1
-IDLE_S, HEALTHY_S, HUNG_S = 15, 33, 51
+IDLE_S, HEALTHY_S, HUNG_S = 30, 33, 51
 JOB = {"cluster": "c1", "job_id": "4711"}
 SIZES = ("<=1MiB", "<=256MiB")
 
@@ -232,6 +235,25 @@ def query(address, expression):
         return json.load(response)["data"]["result"]
 
 
+def samples_read(address):
+    """By one evaluation of all rules."""
+    read = 0
+    for group in rules(address):
+        for rule in group["rules"]:
+            url = f"http://{address}/api/v1/query?" + urllib.parse.urlencode({"query": rule["query"], "stats": "all"})
+            with urllib.request.urlopen(url, timeout=60) as response:
+                read += json.load(response)["data"]["stats"]["samples"]["totalQueryableSamples"]
+    return read
+
+
+def shipped_intervals():
+    """{group: seconds}"""
+    unit = {"s": 1, "m": 60, "h": 3600}
+    text = "".join((ROOT / "deploy" / "prometheus" / name).read_text() for name in ("recording.yml", "alerts.yml"))
+    found = re.findall(r"^  - name: (\S+)\n(?:    interval: (\d+)([smh])\n)?", text, re.MULTILINE)
+    return {name: int(number) * unit[of] if number else SCRAPE_S for name, number, of in found}
+
+
 def rules(address):
     with urllib.request.urlopen(f"http://{address}/api/v1/rules", timeout=60) as response:
         return json.load(response)["data"]["groups"]
@@ -241,11 +263,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--nodes", type=int, default=125)
-    parser.add_argument("--seconds", type=int, default=50)
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     world = options.nodes * GPUS
-    scrape = options.seconds / SCRAPES
     rows, server, prometheus = [], None, None
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ncclscope-"))
     try:
@@ -262,15 +282,15 @@ def main() -> int:
                         f"window_interval={EVALUATE_S}s", "--set", f"baseline_interval={EVALUATE_S}s"], check=True)
         target = f"127.0.0.1:{server.server_address[1]}"
 
-        def configure(interval, rule_files, target=target):
+        def configure(rule_files, target=target):
             (folder / "prometheus.yml").write_text(json.dumps({
-                "global": {"scrape_interval": f"{int(interval * 1000)}ms", "scrape_timeout": f"{int(interval * 1000)}ms",
+                "global": {"scrape_interval": f"{SCRAPE_S}s", "scrape_timeout": f"{SCRAPE_S}s",
                            "evaluation_interval": f"{EVALUATE_S}s"},
                 "rule_files": rule_files,
                 "scrape_configs": [{"job_name": "ncclscope", "static_configs": [
                     {"targets": [target], "labels": {"__metrics_path__": f"/n{n}", "instance": f"n{n}"}}
                     for n in range(options.nodes)]}]}))
-        configure(scrape, [])
+        configure([])
         address = f"127.0.0.1:{free_port()}"
         state.begin = time.monotonic()
         with open(folder / "log", "w", encoding="utf-8") as log:
@@ -310,18 +330,18 @@ def main() -> int:
                         slowest[key] = min(slowest.get(key, 1e9), rule["evaluationTime"])
             cpu[part] = (cpu_seconds() - cpu_begin) / (time.monotonic() - begin)
 
-        time.sleep(options.seconds)
-        reload(15, [])
+        time.sleep(WINDOW_S)
         filled = query(address, "min(count_over_time(ncclscope_communicator_inflight_seconds[5m]))")
         if not filled or float(filled[0]["value"][1]) < 0.8 * SCRAPES:
             raise RuntimeError(f"the window holds {filled} samples of each series; wanted {SCRAPES}: too slow a machine")
-        time.sleep(2)
         begin, cpu_begin = time.monotonic(), cpu_seconds()
         time.sleep(IDLE_S)
         idle = (cpu_seconds() - cpu_begin) / (time.monotonic() - begin)
-        reload(15, ["recording.yml", "alerts.yml"])
+        reload(["recording.yml", "alerts.yml"])
         observe(None, EVALUATE_S)
         observe("healthy", HEALTHY_S)
+        late = query(address, "gpu:ncclscope_lag_seconds:late5m")
+        read = samples_read(address)
         state.stopped = time.monotonic() - state.begin
         observe(None, 17)  # every target scraped once
         observe("hung", HUNG_S - 17)
@@ -330,7 +350,6 @@ def main() -> int:
                                                    response.read().decode(), re.MULTILINE))
         accused = query(address, 'ALERTS{alertname="NcclscopeHang"}')
         scraped = query(address, 'count({__name__=~"ncclscope_.+"})')
-        late = query(address, "gpu:ncclscope_lag_seconds:late5m")
         if failures:
             raise RuntimeError(f"rules failed: {sorted(failures)}")
         if not accused or not late:
@@ -338,6 +357,8 @@ def main() -> int:
         count = int(scraped[0]["value"][1])
         print(f"{samples} samples of history; {count} of {series} series in the last scrape; load {os.getloadavg()[0]:.1f}; "
               f"last durations as Prometheus exports them: {own:.3f} s", file=sys.stderr)
+        intervals = shipped_intervals()
+        print(f"{read} samples read by one evaluation of all rules")
         for part, groups in durations.items():
             if not groups:
                 raise RuntimeError(f"no evaluation while {part}")
@@ -349,8 +370,11 @@ def main() -> int:
             used = (cpu[part] - idle) * EVALUATE_S
             print(f"    CPU time of Prometheus for it: {used:.2f} s; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
             print(f"    bar {BAR_S:g} s: {'met' if total <= BAR_S else 'missed'}")
+            per_minute = sum(min(values) * 60 / intervals[name] for name, values in groups.items())
+            print(f"    at the shipped intervals {per_minute:.2f} s of evaluation a minute")
             rows.append({"name": f"RulesCost/{part}", "run_type": "iteration", "time_unit": "ns", "seconds": total,
-                         "median_seconds": median, "cpu_seconds": used, "load": os.getloadavg()[0], "series": count})
+                         "median_seconds": median, "cpu_seconds": used, "seconds_a_minute": per_minute, "samples_read": read,
+                         "load": os.getloadavg()[0], "series": count})
             if options.profile:
                 for (where, name), value in sorted(slowest.items(), key=lambda item: -item[1])[:60]:
                     if where == part and value > 0.01:
