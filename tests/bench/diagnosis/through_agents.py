@@ -35,7 +35,7 @@ WINDOW_STEPS = 36  # three parts of twelve
 VERDICT_STEPS = 60
 LATE_SHARE = 0.08
 HANG_S, LATE_BY_S = 6, 5
-LIMIT_S = 150  # of one job, however slow the machine
+LEAST_LIMIT_S = 150
 LATE_KINDS = ("late_gpu", "late_node", "late_group", "late_replica")
 HANG_CLASSES = {"crash": "process_gone", "missing": "rank_never_called", "slow-gpu": "gpu_never_started",
                 "stuck": "network_stuck", "mismatch": "argument_mismatch"}
@@ -65,6 +65,16 @@ class Scenario:
     def ranks(self):
         return self.nodes * self.gpus
 
+    @property
+    def last_step(self):
+        """Until which it is watched. A healthy job is judged three times."""
+        return 2 * WINDOW_STEPS if self.kind == "healthy" else self.onset + VERDICT_STEPS + 5
+
+    @property
+    def limit_s(self):
+        """Of the whole job, however slow the machine."""
+        return max(LEAST_LIMIT_S, 60 + 2 * self.last_step * self.compute_ms / 1000)
+
     def describe(self):
         return (f"seed {self.seed}: {self.kind}, {self.layout} on {self.nodes} x {self.gpus} GPUs, {self.compute_ms} ms, "
                 f"{' '.join(self.faults) or 'no fault'}")
@@ -79,8 +89,8 @@ def make_scenario(kind, number, seed, most_ranks):
     family = list(FAMILIES)[number % len(FAMILIES)]
     layout = FAMILIES[family][0]
     stage_ranks = ranks // 2 if family == "tp-pp-dp" else ranks
-    # Emulated ranks cost about a percent of a core each, at ten steps a second.
-    compute_ms = max(200, 25 * ranks)
+    # Emulated ranks cost about a percent of a core each, at ten steps a second: here two cores are half idle.
+    compute_ms = max(200, 15 * ranks)
     faults = []
     if kind != "hang":
         if family == "tp-pp-dp" and choose.random() < 0.5:
@@ -133,7 +143,7 @@ class Watch:
 
     def reports(self):
         """Until it is killed. It ends by itself as long as nobody knows the job."""
-        end = time.monotonic() + LIMIT_S
+        end = time.monotonic() + self.scenario.limit_s
         while time.monotonic() < end:
             process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                        text=True)
@@ -175,8 +185,7 @@ class Watch:
                 outcome.after = steps - self.scenario.onset
                 outcome.right = outcome.after <= VERDICT_STEPS
                 return outcome
-            # A healthy job is judged three times.
-            if steps > (2 * WINDOW_STEPS if self.scenario.kind == "healthy" else self.scenario.onset + VERDICT_STEPS + 5):
+            if steps > self.scenario.last_step:
                 outcome.said += f"; {steps:.0f} steps"
                 return outcome
         outcome.right, outcome.said = False, "too few steps within the limit"
@@ -207,7 +216,7 @@ class Watch:
 def play(build, agents, scenario):
     job_id = f"{scenario.kind}-{scenario.seed}"
     job = Job(build, scenario.nodes, scenario.gpus, scenario.layout, 100000, PLUGIN,
-              [a.socket for a in agents[:scenario.nodes]], job_id=job_id, compute_ms=scenario.compute_ms, hang_seconds=2 * LIMIT_S,
+              [a.socket for a in agents[:scenario.nodes]], job_id=job_id, compute_ms=scenario.compute_ms, hang_seconds=int(2 * scenario.limit_s),
               fault=scenario.faults,
               # On busy cores the plugin's governor would time only slices of operations, each rank its own.
               env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5", "NCCLSCOPE_COST_SAMPLE=0"])
