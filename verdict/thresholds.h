@@ -35,7 +35,7 @@ inline constexpr double kSilentSeconds = 10;
 inline constexpr double kLostOffsetSeconds = 300;
 /// nobody calls NCCL for so long
 inline constexpr double kOutsideForSeconds = 600;
-/// largest relative difference of the ranks' operation counts
+/// largest relative difference of the ranks' operation counts from rank 0's
 inline constexpr double kOperationsTolerance = 0.01;
 /// least share of recorded operations for a verdict
 inline constexpr double kCoverage = 0.99;

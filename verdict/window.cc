@@ -31,10 +31,11 @@ struct Sums {
   std::uint32_t ranks = 0;
   std::uint32_t last = kNone;
   double min_operations = 0, max_operations = 0, operations = 0;
+  double first_operations = 0;  // of rank 0
   double min_mean = 0, means = 0;
   double bus_bytes = 0;
 
-  void add(const CollectiveRates& rates) {
+  void add(const CollectiveRates& rates, std::int32_t rank) {
     const double mean = rates.seconds / rates.operations;
     if (ranks == 0 || mean < min_mean) {
       min_mean = mean;
@@ -42,6 +43,7 @@ struct Sums {
     }
     min_operations = ranks == 0 ? rates.operations : std::min(min_operations, rates.operations);
     max_operations = std::max(max_operations, rates.operations);
+    if (rank == 0) first_operations = rates.operations;
     operations += rates.operations;
     means += mean;
     bus_bytes += rates.bus_bytes;
@@ -53,11 +55,13 @@ double coverage_of(const std::vector<double>& coverage, std::uint32_t communicat
   return communicator < coverage.size() ? coverage[communicator] : 1;
 }
 
-/// Can its ranks be compared? All of them report, telemetry sees enough, they did the same number.
+/// Can its ranks be compared? All of them report, telemetry sees enough, they did as many as rank
+/// 0.
 bool eligible(const Communicator& communicator, double coverage, const Sums& sums,
               const WindowOptions& options) {
   return communicator.nranks > 1 && sums.ranks == communicator.nranks &&
-         sums.min_operations >= (1 - options.operations_tolerance) * sums.max_operations &&
+         sums.min_operations >= (1 - options.operations_tolerance) * sums.first_operations &&
+         sums.max_operations <= (1 + options.operations_tolerance) * sums.first_operations &&
          coverage >= options.coverage;
 }
 
@@ -65,7 +69,8 @@ std::vector<Sums> sum_up(const Job& job, const Window& window) {
   std::vector<Sums> cells(job.communicators.size() * kCollectives);
   for (const CollectiveRates& rates : window.collectives) {
     if (rates.operations <= 0) continue;
-    cells[cell(job.members[rates.member].communicator, rates.collective)].add(rates);
+    const Member& member = job.members[rates.member];
+    cells[cell(member.communicator, rates.collective)].add(rates, member.rank);
   }
   return cells;
 }
@@ -107,7 +112,7 @@ std::vector<CommunicatorTiming> time_communicators(const Job& job, const Window&
       timing.communicator = c;
       timing.collective = collective;
       timing.last = sums.last;
-      timing.operations = sums.max_operations;
+      timing.operations = sums.first_operations;
       timing.min_seconds = sums.min_mean;
       timing.others_mean_seconds = (sums.means - sums.min_mean) / (sums.ranks - 1);
       timing.caused = timing.operations * (timing.others_mean_seconds - timing.min_seconds);

@@ -18,8 +18,8 @@ namespace ncclscope::verdict {
 
 struct WindowOptions {
   double coverage = thresholds::kCoverage;
-  /// Largest relative difference of the ranks' operation counts. Where ranks are not read at the
-  /// same instant, a short window needs more.
+  /// Largest relative difference of the ranks' operation counts from rank 0's. Where ranks are not
+  /// read at the same instant, a short window needs more.
   double operations_tolerance = thresholds::kOperationsTolerance;
   double late_seconds = thresholds::kLateSeconds;
 };
@@ -29,7 +29,7 @@ struct CommunicatorTiming {
   std::uint32_t communicator = kNone;
   Collective collective{};
   std::uint32_t last = kNone;      // the member that spends least in it: it came last
-  double operations = 0;           // per second, the most of any rank
+  double operations = 0;           // per second, of rank 0
   double min_seconds = 0;          // of an operation, of the member that came last
   double others_mean_seconds = 0;  // of an operation, of all the others
   double caused = 0;               // operations * (others' mean - min)
