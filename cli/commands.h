@@ -24,6 +24,7 @@ void register_detail(CLI::App& app);
 void register_diagnose(CLI::App& app);
 void register_doctor(CLI::App& app);
 void register_job(CLI::App& app);
+void register_probe(CLI::App& app);
 void register_report(CLI::App& app);
 void register_tail(CLI::App& app);
 void register_throughput(CLI::App& app);

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   register_diagnose(app);
   register_doctor(app);
   register_job(app);
+  register_probe(app);
   register_record(app);
   register_replay(app);
   register_report(app);

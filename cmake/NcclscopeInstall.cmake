@@ -3,10 +3,14 @@
 #   component agent   the agent, the command line, service files, rules, dashboards, pages
 #   component plugin  the library that NCCL loads; a package of its own, since job images need nothing else
 #   component slurm   the SPANK plugin, with its sources for other releases of SLURM, and the scripts: login nodes need no agent
+#   component probe   what `ncclscope probe` calls NCCL with; only where it was built
 include(GNUInstallDirs)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY TRUE)  # packing builds nothing: tests and benchmarks are not in there
 
 set(CPACK_COMPONENTS_ALL agent plugin slurm)
+if(TARGET ncclscope-probe-worker)
+  list(APPEND CPACK_COMPONENTS_ALL probe)
+endif()
 set(NCCLSCOPE_DATA ${CMAKE_INSTALL_DATADIR}/ncclscope)
 set(NCCLSCOPE_PLUGIN_FOLDER lib/ncclscope)  # the same on all distributions: TaskProlog and mounts name it
 set(NCCLSCOPE_UNITS lib/systemd/system)
@@ -43,6 +47,10 @@ endif()
 
 install(TARGETS ncclscope-agent ncclscope RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT agent)
 install(TARGETS ncclscope-sim-rank RUNTIME DESTINATION libexec/ncclscope COMPONENT agent)  # ncclscope simulate
+if(TARGET ncclscope-probe-worker)
+  install(TARGETS ncclscope-probe-worker RUNTIME DESTINATION libexec/ncclscope COMPONENT probe)
+  install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ncclscope-probe COMPONENT probe)
+endif()
 install(FILES deploy/systemd/ncclscope-agent.service deploy/systemd/ncclscope-agent.socket
   DESTINATION ${NCCLSCOPE_UNITS} COMPONENT agent)
 install(FILES deploy/systemd/ncclscope.sysusers DESTINATION lib/sysusers.d RENAME ncclscope.conf COMPONENT agent)
@@ -85,6 +93,7 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES TRUE)
 set(CPACK_OUTPUT_FILE_PREFIX ${CMAKE_BINARY_DIR}/packages)
 set(CPACK_COMPONENT_AGENT_DESCRIPTION "The node's agent of ncclscope, its command line, rules and dashboards")
+set(CPACK_COMPONENT_PROBE_DESCRIPTION "What ncclscope probe measures NCCL with, for nodes with GPUs")
 set(CPACK_COMPONENT_PLUGIN_DESCRIPTION "The NCCL profiler plugin of ncclscope, for job nodes and images")
 
 set(CPACK_COMPONENT_SLURM_DESCRIPTION "ncclscope for jobs of SLURM: option --ncclscope, prologs, containers; ${for_slurm}")
@@ -107,12 +116,23 @@ set(CPACK_DEBIAN_SLURM_PACKAGE_NAME ncclscope-slurm)
 set(CPACK_DEBIAN_SLURM_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_SLURM_PACKAGE_SHLIBDEPS ON)
 
+# NCCL and the CUDA runtime come from many places (NVIDIA's packages, Python wheels, modules), under many names: that the
+# loader finds libnccl.so.2 is up to who installs the probe, and the command says so if it does not.
+set(CPACK_DEBIAN_PROBE_PACKAGE_NAME ncclscope-probe)
+set(CPACK_DEBIAN_PROBE_PACKAGE_SECTION admin)
+set(CPACK_DEBIAN_PROBE_PACKAGE_SHLIBDEPS OFF)
+set(CPACK_DEBIAN_PROBE_PACKAGE_DEPENDS "ncclscope, libc6, libstdc++6, libgcc-s1")
+set(CPACK_DEBIAN_PROBE_PACKAGE_SUGGESTS "libnccl2")
+
 set(CPACK_RPM_COMPONENT_INSTALL ON)
 set(CPACK_RPM_FILE_NAME RPM-DEFAULT)
 set(CPACK_RPM_PACKAGE_LICENSE "Apache-2.0")
 set(CPACK_RPM_AGENT_PACKAGE_NAME ncclscope)
 set(CPACK_RPM_PLUGIN_PACKAGE_NAME ncclscope-plugin)
 set(CPACK_RPM_SLURM_PACKAGE_NAME ncclscope-slurm)
+set(CPACK_RPM_PROBE_PACKAGE_NAME ncclscope-probe)
+set(CPACK_RPM_PROBE_PACKAGE_AUTOREQ OFF)
+set(CPACK_RPM_PROBE_PACKAGE_REQUIRES "ncclscope")
 set(CPACK_RPM_AGENT_POST_INSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/rpm/post.sh)
 set(CPACK_RPM_AGENT_PRE_UNINSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/rpm/preun.sh)
 set(CPACK_RPM_AGENT_POST_UNINSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/rpm/postun.sh)

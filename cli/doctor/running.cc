@@ -5,13 +5,13 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 #include <set>
 #include <tuple>
 #include <vector>
 
 #include "cli/doctor/installation.h"
 #include "cli/text.h"
+#include "topology/limits.h"
 
 namespace ncclscope::cli {
 namespace {
@@ -152,28 +152,10 @@ class RunCheck {
 
   /// GB/s that a rank can reach at best on the bus; 0 = not known.
   [[nodiscard]] double allowed(const v1::Communicator& c) const {
-    double least = std::numeric_limits<double>::infinity();
     std::vector<std::size_t> gpus;
     for (const v1::Rank& rank : c.ranks())
       if (rank.gpu_known() && rank.gpu() < machine_.gpus.size()) gpus.push_back(rank.gpu());
-    if (gpus.empty()) return 0;
-    for (std::size_t i = 0; i + 1 < gpus.size(); ++i) {
-      if (gpus[i] == gpus[i + 1]) continue;
-      const double path = paths_.gpu_gpu(gpus[i], gpus[i + 1]).gigabytes;
-      if (path <= 0) return 0;
-      least = std::min(least, path);
-    }
-    if (c.nnodes() > 1) {
-      double all = 0;
-      std::set<int> nics;
-      for (const std::size_t gpu : gpus) {
-        const topology::Rail rail = paths_.rail(gpu);
-        if (rail.nic >= 0 && nics.insert(rail.nic).second) all += rail.path.gigabytes;
-      }
-      if (all <= 0) return 0;
-      least = std::min(least, all);
-    }
-    return least == std::numeric_limits<double>::infinity() ? 0 : least;
+    return topology::ring_limit(machine_, paths_, gpus, c.nnodes()).gigabytes;
   }
 
   void speed(const std::vector<v1::OperationSums>& sums) {

@@ -15,7 +15,7 @@ if(NCCLSCOPE_BUILD_TESTS)
 endif()
 
 ncclscope_test(topology_test
-  SOURCES unit/topology/description_test.cc unit/topology/machines_test.cc unit/topology/odd_sysfs_test.cc
+  SOURCES unit/topology/description_test.cc unit/topology/limits_test.cc unit/topology/machines_test.cc unit/topology/odd_sysfs_test.cc
     unit/topology/prerequisites_test.cc unit/topology/xml_test.cc
   LINK ncclscope_topology
   LABELS unit sanitize)
