@@ -42,13 +42,19 @@ def run(*command, check=True, timeout=120, **options):
     return result
 
 
+def expected_packages(build):
+    """What ncclscope probe calls NCCL with is a package of its own, where it was built."""
+    probe = {"ncclscope-probe"} if (build / "cli" / "ncclscope-probe-worker").exists() else set()
+    return PACKAGES | probe
+
+
 def build_packages(build):
     """{package's name: file}"""
     folder = build / "packages"
     shutil.rmtree(folder, ignore_errors=True)
     run("cpack", "-G", "DEB", cwd=build, timeout=300)
     packages = {run("dpkg-deb", "-f", deb, "Package").stdout.strip(): deb for deb in folder.glob("*.deb")}
-    require(set(packages) == PACKAGES, f"these packages were made: {packages}")
+    require(set(packages) == expected_packages(build), f"these packages were made: {packages}")
     return packages
 
 
@@ -61,7 +67,7 @@ def build_rpms(build, folder, version=None):
         name, has = run("rpm", "-qp", "--qf", "%{NAME} %{VERSION}", rpm).stdout.split()
         require(version in (None, has), f"{rpm.name} is version {has}")
         rpms[name] = pathlib.Path(shutil.copy(rpm, folder))
-    require(set(rpms) == PACKAGES, f"these packages were made: {rpms}")
+    require(set(rpms) == expected_packages(build), f"these packages were made: {rpms}")
     return rpms
 
 
@@ -83,6 +89,9 @@ def check_contents(packages):
     require(f"/usr/lib/ncclscope/{library}" in paths["ncclscope-plugin"], f"no {library} in {sorted(paths['ncclscope-plugin'])}")
     links = [row[5] for row in files["ncclscope-plugin"] if row[0].startswith("l")]
     require(any(library in link for link in links), f"the loader's path has no {library}: {links}")
+    worker = "/usr/libexec/ncclscope/ncclscope-probe-worker"
+    require({name for name in paths if worker in paths[name]} == set(paths) & {"ncclscope-probe"}, f"{worker} is in the wrong package")
+    require("libnccl" not in run("dpkg-deb", "-f", packages["ncclscope"], "Depends").stdout, "the package ncclscope needs NCCL")
     for name, rows in files.items():
         for row in rows:
             require(row[1] == "root/root", f"{row[5]} in {name} belongs to {row[1]}")
@@ -102,7 +111,7 @@ def make_root(folder, packages):
     for deb in packages.values():
         for clause in run("dpkg-deb", "-f", deb, "Depends").stdout.split(","):
             depends.add(clause.split("|")[0].split("(")[0].strip())
-    depends.discard("")
+    depends -= {"", *packages}
     installed = run("chroot", folder, "dpkg-query", "-W", "-f", "${Package}\n").stdout.split()
     missing = sorted(depends - set(installed))
     if missing:
