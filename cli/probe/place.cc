@@ -86,7 +86,7 @@ void from_options(const PlaceOptions& options, Place& place) {
 }
 
 std::string key_of(const Environment& environment) {
-  if (const std::string own = environment("NCCLSCOPE_PROBE_KEY"); !own.empty()) return own;
+  if (std::string own = environment("NCCLSCOPE_PROBE_KEY"); !own.empty()) return own;
   std::string key;
   for (const char* name : {"SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID",
                            "SLURM_RESTART_COUNT", "PMIX_NAMESPACE", "MASTER_ADDR", "MASTER_PORT"})

@@ -168,8 +168,9 @@ float contributions_sum(std::uint64_t ranks, std::uint64_t i) noexcept {
   constexpr std::uint64_t kCycle = 127;  // of contribution(): 0 + 1 + ... + 126, and the rest
   const std::uint64_t rest = ranks % kCycle;
   const std::uint64_t of_rest = rest == 0 ? 0 : rest * (rest - 1) / 2;
-  return static_cast<float>(ranks * (i % 251) + ranks / kCycle * (kCycle * (kCycle - 1) / 2) +
-                            of_rest);
+  const std::uint64_t sum =
+      ranks * (i % 251) + ranks / kCycle * (kCycle * (kCycle - 1) / 2) + of_rest;
+  return static_cast<float>(sum);
 }
 
 std::uint64_t sent_elements(const Row& row, std::uint64_t ranks) noexcept {
