@@ -15,17 +15,18 @@ namespace ncclscope::agent {
 static_assert(kFindingLevels[3] == topology::level_name(topology::Level::kProblem));
 static_assert(kFindingLevels[1] == topology::level_name(topology::Level::kUnknown));
 
-std::vector<NodeFindings> inspect_node(const std::string& sysfs_root,
-                                       const std::string& proc_root) {
+NodeLook inspect_node(const std::string& sysfs_root, const std::string& proc_root) {
   const topology::Roots roots{topology::FileTree(sysfs_root), topology::FileTree(proc_root)};
-  const topology::Machine machine = topology::read_machine(roots);
-  if (machine.gpus.empty()) return {};
+  NodeLook look;
+  look.machine = std::make_shared<const topology::Machine>(topology::read_machine(roots));
+  const topology::Machine& machine = *look.machine;
+  if (machine.gpus.empty()) return look;
   const topology::Paths paths(machine);
   topology::Findings findings = topology::check_topology(machine, paths);
   topology::append(findings, topology::check_gpudirect(machine, roots));
   topology::append(findings, topology::check_access_control(machine, paths, roots));
   topology::append(findings, topology::check_iommu(machine, roots));
-  std::vector<NodeFindings> counts;
+  std::vector<NodeFindings>& counts = look.findings;
   for (const topology::Finding& finding : findings) {
     auto at = std::find_if(counts.begin(), counts.end(),
                            [&](const NodeFindings& c) { return c.check == finding.check; });
@@ -34,7 +35,7 @@ std::vector<NodeFindings> inspect_node(const std::string& sysfs_root,
   }
   std::sort(counts.begin(), counts.end(),
             [](const NodeFindings& a, const NodeFindings& b) { return a.check < b.check; });
-  return counts;
+  return look;
 }
 
 NodeInspector::NodeInspector(std::string sysfs_root, std::string proc_root,

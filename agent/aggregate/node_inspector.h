@@ -2,7 +2,7 @@
 //
 // Looks at the node as `ncclscope doctor` does (what needs no job and no root), now and then.
 //   Thread: one of its own, since reading sysfs of a large node takes some milliseconds and a
-//   device that is sick can hold a read up; the counts are handed over through a callback, on that
+//   device that is sick can hold a read up; what it saw is handed over through a callback, on that
 //   thread.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -17,16 +18,20 @@
 #include <vector>
 
 #include "agent/aggregate/node_findings.h"
+#include "topology/machine.h"
 
 namespace ncclscope::agent {
 
-/// One look. Without GPUs there is nothing to judge, and the result is empty.
-[[nodiscard]] std::vector<NodeFindings> inspect_node(const std::string& sysfs_root,
-                                                     const std::string& proc_root);
+struct NodeLook {
+  std::shared_ptr<const topology::Machine> machine;
+  std::vector<NodeFindings> findings;  // empty without GPUs: there is nothing to judge
+};
+/// One look.
+[[nodiscard]] NodeLook inspect_node(const std::string& sysfs_root, const std::string& proc_root);
 
 class NodeInspector {
  public:
-  using Handler = std::function<void(std::vector<NodeFindings>)>;
+  using Handler = std::function<void(NodeLook)>;
 
   /// Looks at once and then every `interval`.
   NodeInspector(std::string sysfs_root, std::string proc_root, std::chrono::seconds interval,

@@ -81,11 +81,13 @@ bool to_level(v1::SetDetailRequest::Level level, std::uint8_t& out) {
 
 AgentServiceImpl::AgentServiceImpl(const SnapshotStore& snapshots, const OperationTail& tail,
                                    DetailControl* detail, ThroughputReports* throughput,
-                                   const CallContext& calls, std::size_t max_tails)
+                                   const SettingsJudge* judge, const CallContext& calls,
+                                   std::size_t max_tails)
     : snapshots_(snapshots),
       tail_(tail),
       detail_(detail),
       throughput_(throughput),
+      judge_(judge),
       calls_(calls),
       tails_(max_tails, std::max<std::size_t>(1, max_tails / 4)) {}
 
@@ -103,7 +105,7 @@ grpc::Status AgentServiceImpl::GetSnapshot(grpc::ServerContext* context,
     v1::JobSnapshot* out = response->add_jobs();
     to_message(job, *out);
     if (request->with_progress()) add_progress(job, out->mutable_progress());
-    if (request->with_environments()) add_environments(job, *out);
+    if (request->with_environments()) add_environments(job, judge_, *out);
   });
   return grpc::Status::OK;
 }

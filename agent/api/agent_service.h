@@ -10,6 +10,7 @@
 #include <string>
 
 #include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/settings_judge.h"
 #include "agent/aggregate/snapshot_store.h"
 #include "agent/aggregate/throughput.h"
 #include "agent/api/call_context.h"
@@ -20,9 +21,10 @@ namespace ncclscope::agent {
 
 class AgentServiceImpl final : public v1::AgentService::Service {
  public:
-  /// `detail` and `throughput` may be null.
+  /// `detail`, `throughput` and `judge` may be null.
   AgentServiceImpl(const SnapshotStore& snapshots, const OperationTail& tail, DetailControl* detail,
-                   ThroughputReports* throughput, const CallContext& calls, std::size_t max_tails);
+                   ThroughputReports* throughput, const SettingsJudge* judge,
+                   const CallContext& calls, std::size_t max_tails);
 
   grpc::Status GetSnapshot(grpc::ServerContext* context, const v1::GetSnapshotRequest* request,
                            v1::GetSnapshotResponse* response) override;
@@ -47,6 +49,7 @@ class AgentServiceImpl final : public v1::AgentService::Service {
   const OperationTail& tail_;
   DetailControl* detail_;
   ThroughputReports* throughput_;
+  const SettingsJudge* judge_;
   const CallContext& calls_;
   StreamLimit tails_;
 };

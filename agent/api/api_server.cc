@@ -58,7 +58,7 @@ class GrpcApiServer final : public ApiServer {
       : authorizer_(std::move(authorizer)),
         calls_(options.max_connections, options.max_connections_per_user),
         agent_service_(*services.snapshots, *services.tail, services.detail, services.throughput,
-                       calls_, options.max_tails),
+                       services.judge, calls_, options.max_tails),
         ingest_service_(services.gateway, calls_, options.max_publishers),
         job_service_(services.jobs, calls_) {}
 

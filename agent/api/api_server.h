@@ -12,6 +12,7 @@
 #include <string>
 
 #include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/settings_judge.h"
 #include "agent/aggregate/snapshot_store.h"
 #include "agent/aggregate/throughput.h"
 #include "agent/api/authorizer.h"
@@ -32,7 +33,7 @@ struct ApiServerOptions {
 };
 
 /// What the services work on. All must outlive the server; from `gateway` on they may be null (then
-/// UNIMPLEMENTED).
+/// UNIMPLEMENTED, if nothing else is said).
 struct ApiServices {
   const SnapshotStore* snapshots = nullptr;
   const OperationTail* tail = nullptr;
@@ -40,6 +41,7 @@ struct ApiServices {
   DetailControl* detail = nullptr;
   JobReports* jobs = nullptr;
   ThroughputReports* throughput = nullptr;
+  const SettingsJudge* judge = nullptr;  // null: environments are told unjudged
 };
 
 class ApiServer {

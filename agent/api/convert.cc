@@ -210,22 +210,40 @@ void to_message(const ProcessSnapshot& process, v1::ProcessBooks& out) {
   out.set_operations_lost(process.records_lost);
 }
 
-void add_environments(const JobSnapshot& job, v1::JobSnapshot& out) {
+namespace {
+
+void to_message(const ProcessEnvironment& environment, const SettingsJudge* judge,
+                v1::ProcessEnvironment& out) {
+  out.set_known(true);
+  out.set_cut(environment.cut);
+  for (const auto& [name, value] : environment.variables) {
+    v1::Variable* variable = out.add_variables();
+    variable->set_name(label_value(name));
+    variable->set_value(label_value(value, wire::kMaxVariableBytes));
+  }
+  const auto findings = judge == nullptr ? std::nullopt : judge->judge(environment);
+  out.set_judged(findings.has_value());
+  if (!findings) return;
+  for (const topology::Finding& from : *findings) {
+    v1::SettingFinding* finding = out.add_findings();
+    finding->set_level(std::string(topology::level_name(from.level)));
+    finding->set_variable(text(from.subject));
+    finding->set_reason(text(from.reason));
+    finding->set_evidence(text(from.evidence));
+    finding->set_fix(text(from.fix));
+  }
+}
+
+}  // namespace
+
+void add_environments(const JobSnapshot& job, const SettingsJudge* judge, v1::JobSnapshot& out) {
   // Equal ones were kept once.
   std::map<const ProcessEnvironment*, v1::ProcessEnvironment*> known;
   for (const ProcessSnapshot& process : job.processes) {
     v1::ProcessEnvironment*& environment = known[process.environment.get()];
     if (environment == nullptr) {
       environment = out.add_environments();
-      environment->set_known(process.environment != nullptr);
-      if (process.environment != nullptr) {
-        environment->set_cut(process.environment->cut);
-        for (const auto& [name, value] : process.environment->variables) {
-          v1::Variable* variable = environment->add_variables();
-          variable->set_name(label_value(name));
-          variable->set_value(label_value(value, wire::kMaxVariableBytes));
-        }
-      }
+      if (process.environment != nullptr) to_message(*process.environment, judge, *environment);
     }
     v1::Process* to = environment->add_processes();
     to->set_pid(process.pid);

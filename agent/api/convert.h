@@ -4,6 +4,7 @@
 #pragma once
 
 #include "agent/aggregate/operation_tail.h"
+#include "agent/aggregate/settings_judge.h"
 #include "agent/aggregate/snapshot.h"
 #include "ncclscope/v1/agent.pb.h"
 
@@ -11,8 +12,8 @@ namespace ncclscope::agent {
 
 void to_message(const JobSnapshot& job, v1::JobSnapshot& out);
 void to_message(const ProcessSnapshot& process, v1::ProcessBooks& out);
-/// Adds the environments of its processes.
-void add_environments(const JobSnapshot& job, v1::JobSnapshot& out);
+/// Adds the environments of its processes; `judge` may be null.
+void add_environments(const JobSnapshot& job, const SettingsJudge* judge, v1::JobSnapshot& out);
 void to_message(const CommunicatorSnapshot& communicator, const RankSnapshot& rank,
                 v1::RankBooks& out);
 void to_message(const RankSnapshot& rank, v1::RankProgress& out);

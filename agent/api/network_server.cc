@@ -103,7 +103,7 @@ class Generation {
              const CurrentAccess& access)
       : calls_(access),
         agent_service_(*services.snapshots, *services.tail, services.detail, services.throughput,
-                       calls_, options.max_tails),
+                       services.judge, calls_, options.max_tails),
         ingest_service_(services.gateway, calls_, options.max_publishers) {}
   ~Generation() { stop(std::chrono::milliseconds(0)); }
   Generation(const Generation&) = delete;

@@ -18,6 +18,7 @@
 
 #include "agent/aggregate/aggregator.h"
 #include "agent/aggregate/node_inspector.h"
+#include "agent/aggregate/settings_judge.h"
 #include "agent/aggregate/throughput.h"
 #include "agent/api/api_server.h"
 #include "agent/api/network_server.h"
@@ -222,6 +223,7 @@ struct Agent::Parts {
   std::unique_ptr<JobReports> job_reports;
   std::unique_ptr<ThroughputReports> throughput;
   std::unique_ptr<SqueuePoller> squeue;
+  SettingsJudge judge;
   std::unique_ptr<NodeInspector> node_inspector;
   std::uint64_t rdma_look_ns = 0;     // when to look at the ports again
   std::uint64_t jobs_generation = 0;  // of slurm_jobs, as of the last refresh
@@ -468,7 +470,7 @@ Status Agent::Parts::start_http() {
 
 Status Agent::Parts::start_api() {
   const ApiServices services{
-      &store, &tail, gateway.get(), gateway.get(), job_reports.get(), throughput.get()};
+      &store, &tail, gateway.get(), gateway.get(), job_reports.get(), throughput.get(), &judge};
   if (!config.api_socket.empty()) {
     if (Status s = make_socket_directory(config.api_socket); !s.ok()) return s;
     ApiServerOptions options;
@@ -507,9 +509,11 @@ Status Agent::start_servers() {
   if (p.config.doctor_interval_seconds > 0) {
     p.node_inspector = std::make_unique<NodeInspector>(
         p.config.sysfs_root, p.config.proc_root,
-        std::chrono::seconds(p.config.doctor_interval_seconds),
-        [&p](std::vector<NodeFindings> findings) {
-          p.reactor->post([&p, findings = std::move(findings)]() mutable {
+        std::chrono::seconds(p.config.doctor_interval_seconds), [&p](NodeLook look) {
+          p.judge.set_machine(look.machine);
+          const NodeFindings of_jobs = p.judge.count(*p.store.get());
+          if (of_jobs.any()) look.findings.push_back(of_jobs);
+          p.reactor->post([&p, findings = std::move(look.findings)]() mutable {
             p.aggregator.set_node_findings(std::move(findings));
           });
         });

@@ -29,8 +29,8 @@ using ProcessEnvironmentPtr = std::shared_ptr<const ProcessEnvironment>;
 class EnvironmentStore {
  public:
   struct Limits {
-    std::size_t bytes = std::size_t{8} << 20;            // of all
-    std::size_t principal_bytes = std::size_t{1} << 19;  // of one principal
+    std::size_t bytes = std::size_t{4} << 20;            // of all
+    std::size_t principal_bytes = std::size_t{1} << 18;  // of one principal
     std::size_t principal_count = 64;                    // different ones of one principal
   };
   EnvironmentStore() : EnvironmentStore(Limits{}) {}

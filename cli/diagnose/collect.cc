@@ -29,6 +29,7 @@ Answer ask(const Agent& agent, const std::string& job_id, std::chrono::milliseco
   v1::GetSnapshotRequest request;
   request.set_job_id(job_id);
   request.set_with_progress(true);
+  request.set_with_environments(true);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + deadline);
   const grpc::Status status = agent.stub().GetSnapshot(&context, request, &answer.response);

@@ -417,6 +417,7 @@ Observation observe(const Round& round, const std::string& job_id, double silent
   Observation out;
   out.job.job_id = job_id;
   Builder builder(out, silent_seconds);
+  ConfigurationCollector configuration;
   for (const Answer& answer : round) {
     ++out.asked;
     if (!answer.answered) {
@@ -429,8 +430,10 @@ Observation observe(const Round& round, const std::string& job_id, double silent
     if (job == nullptr) continue;
     ++out.knowing;
     builder.add(*job, answer.response);
+    configuration.add(*job, printable(answer.response.node()));
   }
   builder.finish();
+  out.configuration = configuration.finish();
   out.standing.agents_missing = out.answered < out.asked;
   return out;
 }

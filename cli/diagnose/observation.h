@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/diagnose/configuration.h"
 #include "ncclscope/v1/agent.pb.h"
 #include "verdict/job.h"
 
@@ -59,6 +60,7 @@ struct Observation {
   std::vector<MemberFacts> members;  // as job.members
   std::vector<GpuFacts> gpus;        // as job.gpus
   std::vector<Missing> missing;
+  Configuration configuration;
   std::uint32_t asked = 0, answered = 0;
   std::uint32_t knowing = 0;  // agents that know the job
   std::int64_t time_ns = 0;   // of the newest answer, since the epoch

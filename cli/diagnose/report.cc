@@ -442,6 +442,9 @@ std::string report_text(const Report& report) {
   if (by_progress && report.findings.front().communicator != kNone)
     out += "\n" + progress_table(report, report.findings.front());
   if (!by_progress && !report.windows.empty()) out += "\n" + rates_table(report);
+  if (const std::string text = configuration_text(now.configuration, report.max_rows);
+      !text.empty())
+    out += "\n" + text;
   if (const std::string missing = missing_text(report); !missing.empty()) out += "\n" + missing;
   if (!now.source.empty()) return out + "\n" + now.source + "\n";
   out += "\n" + std::to_string(now.answered) + " of " + std::to_string(now.asked) +
@@ -471,6 +474,7 @@ Json report_json(const Report& report) {
   for (const Missing& missing : now.missing)
     out["missing"].push_back(
         {{"kind", name(missing.kind)}, {"who", missing.who}, {"why", missing.why}});
+  if (now.source.empty()) out["configuration"] = configuration_json(now.configuration);
   out["communicators"] = Json::array();
   for (std::uint32_t c = 0; c < now.job.communicators.size(); ++c) {
     const verdict::Communicator& communicator = now.job.communicators[c];

@@ -39,13 +39,14 @@ namespace {
 using topology::Finding;
 using topology::Level;
 
-constexpr std::size_t kMaxHeld = 20'000;  // operations looked at for their launches
+constexpr std::size_t kMaxHeld = 20'000;  // operations of the agent's that are looked at
 
 struct DoctorOptions {
   std::string root, nvidia_smi, nvml = "libnvidia-ml.so.1", nccl = "libnccl.so.2";
   std::string fail_on = "problem", window = "5s";
-  std::string write, from, check;
+  std::string write, from, check, job;
   AgentOptions agents;
+  bool agents_named = false;
   bool json = false, all = false, no_agent = false, describe = false;
 };
 
@@ -131,12 +132,12 @@ topology::Findings check_here(const topology::Machine& machine, const topology::
   return findings;
 }
 
-/// Short operations of the jobs that the agent still holds.
-topology::Findings look_at_launches(const Agent& agent) {
-  std::map<std::string, LaunchCount> jobs;
+HeldByJob held_operations(const Agent& agent, const std::string& job_id) {
+  HeldByJob jobs;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + Agent::kPatience);
   v1::TailOperationsRequest request;
+  request.set_job_id(job_id);
   request.set_include_held(true);
   const auto stream = agent.stub().TailOperations(&context, request);
   v1::TailOperationsResponse record;
@@ -144,9 +145,7 @@ topology::Findings look_at_launches(const Agent& agent) {
     if (record.has_operation()) jobs[record.operation().job_id()].add(record.operation());
   context.TryCancel();
   (void)stream->Finish();
-  topology::Findings findings;
-  for (const auto& [job, count] : jobs) topology::append(findings, check_launches(job, count));
-  return findings;
+  return jobs;
 }
 
 topology::Findings check_agent(const Agent& agent, const topology::Machine& machine,
@@ -162,28 +161,45 @@ topology::Findings check_agent(const Agent& agent, const topology::Machine& mach
     context.set_deadline(std::chrono::system_clock::now() + Agent::kPatience);
     return (agent.stub().*method)(&context, request, &response);
   };
+  v1::GetSnapshotRequest request;
+  request.set_job_id(options.job);
+  request.set_with_environments(true);
+  request.set_with_progress(true);
+  v1::GetBooksRequest of_job;
+  of_job.set_job_id(options.job);
   Moment before, after;
   v1::GetBooksResponse books;
   if (const grpc::Status status =
-          ask(&v1::AgentService::Stub::GetSnapshot, v1::GetSnapshotRequest(), before.snapshot);
+          ask(&v1::AgentService::Stub::GetSnapshot, request, before.snapshot);
       !status.ok())
     return unreachable(status);
   before.ports = read_port_bytes(machine, roots.sys);
-  if (const grpc::Status status =
-          ask(&v1::AgentService::Stub::GetBooks, v1::GetBooksRequest(), books);
+  if (const grpc::Status status = ask(&v1::AgentService::Stub::GetBooks, of_job, books);
       !status.ok())
     return unreachable(status);
   topology::Findings findings = check_versions(before.snapshot, books, NCCLSCOPE_VERSION);
-  if (before.snapshot.jobs().empty()) return findings;
-  topology::append(findings, look_at_launches(agent));
+  if (before.snapshot.jobs().empty()) {
+    if (!options.job.empty())
+      findings.push_back({"job", Level::kUnknown, "job " + options.job,
+                          "the agent does not know it: it does not run here, or is not observed",
+                          "GetSnapshot of " + agent.address() + std::string(own_jobs_note()),
+                          "run this on a node of the job; the other checks say whether jobs are "
+                          "observed here"});
+    return findings;
+  }
+  const bool here = target_of(agent.address()).compare(0, 5, "unix:") == 0;
+  topology::append(findings, check_job_settings(before.snapshot, here ? &machine : nullptr));
   const double window = parse_duration(options.window).value_or(0);
   std::this_thread::sleep_for(std::chrono::duration<double>(window));
   if (const grpc::Status status =
-          ask(&v1::AgentService::Stub::GetSnapshot, v1::GetSnapshotRequest(), after.snapshot);
+          ask(&v1::AgentService::Stub::GetSnapshot, request, after.snapshot);
       !status.ok())
     return unreachable(status);
   after.ports = read_port_bytes(machine, roots.sys);
-  topology::append(findings, check_run(before, after, machine, paths));
+  const HeldByJob held = held_operations(agent, options.job);
+  for (const auto& [job, operations] : held)
+    topology::append(findings, check_launches(job, operations));
+  topology::append(findings, check_run(before, after, machine, paths, held));
   return findings;
 }
 
@@ -198,20 +214,19 @@ int run(const DoctorOptions& options) {
   const topology::Machine machine = look(options, report.findings);
   const topology::Paths paths(machine);
   topology::append(report.findings, check_node(machine, paths, roots));
-  const NcclSettings settings = read_settings(options.root, report.findings);
-  topology::append(report.findings, check_settings(settings, machine));
+  const topology::Settings settings = read_settings(options.root, report.findings);
+  topology::append(report.findings, topology::check_settings(settings, machine));
   if (const auto file = settings.find("NCCL_TOPO_FILE");
       file != settings.end() && ::access(file->second.value.c_str(), R_OK) == 0)
     topology::append(
         report.findings,
         topology::check_topology_file(
             file->second.value, whole_file("NCCL_TOPO_FILE", file->second.value), machine, paths));
-  if (options.root.empty()) {  // a copy of another machine says nothing of this process
-    topology::append(report.findings, check_here(machine, roots, options));
-    if (!options.no_agent)
-      for (const Agent& agent : connect(options.agents))
-        topology::append(report.findings, check_agent(agent, machine, paths, roots, options));
-  }
+  // A copy of another machine says nothing of this process, nor of this node's agent.
+  if (options.root.empty()) topology::append(report.findings, check_here(machine, roots, options));
+  if (!options.no_agent && (options.root.empty() || options.agents_named))
+    for (const Agent& agent : connect(options.agents))
+      topology::append(report.findings, check_agent(agent, machine, paths, roots, options));
   if (options.json) {
     nlohmann::ordered_json json = findings_json(report);
     json["topology"] = topology_json(machine, paths);
@@ -285,8 +300,10 @@ void register_doctor(CLI::App& app) {
   const auto options = std::make_shared<DoctorOptions>();
   CLI::App* command = app.add_subcommand(
       "doctor", "Says what on this node will make NCCL slow, with evidence and cure");
-  command->add_option("--root", options->root,
-                      "Look at a copy: DIR/sys and DIR/proc instead of /sys and /proc");
+  command->add_option(
+      "--root", options->root,
+      "Look at a copy: DIR/sys and DIR/proc instead of /sys and /proc; running jobs "
+      "only with --agent");
   command->add_option("--nvidia-smi", options->nvidia_smi,
                       "File with the output of nvidia-smi topo -m (and c2c -s) instead of asking "
                       "NVML");
@@ -296,6 +313,7 @@ void register_doctor(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--window", options->window, "How long to watch running jobs")
       ->capture_default_str();
+  command->add_option("--job", options->job, "Of the running jobs only this one");
   command->add_flag("--no-agent", options->no_agent, "Do not ask the agent about running jobs");
   add_agent_option(*command, options->agents);
   command
@@ -318,7 +336,8 @@ void register_doctor(CLI::App& app) {
       "--describe", options->describe,
       "Print a description of what sysfs shows, to be completed and given to --from");
   topology->callback([options] { throw CLI::RuntimeError(run_topology(*options)); });
-  command->callback([options, topology] {
+  command->callback([options, topology, command] {
+    options->agents_named = command->get_option("--agent")->count() > 0;
     if (!topology->parsed()) throw CLI::RuntimeError(run(*options));
   });
 }

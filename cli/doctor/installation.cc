@@ -3,10 +3,11 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <pwd.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 
 namespace ncclscope::cli {
@@ -231,20 +233,94 @@ LoadedLibrary load_in_child(const std::string& library, const std::vector<std::s
   return result;
 }
 
+namespace {
+
+/// Class, byte order and machine of an ELF file; empty if it is none.
+std::string architecture(const std::string& path) {
+  std::array<char, 20> head{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(head.data(), head.size());
+  if (!file || std::memcmp(head.data(),
+                           "\x7F"
+                           "ELF",
+                           4) != 0)
+    return "";
+  return std::string(head.data() + 4, 2) + std::string(head.data() + 18, 2);
+}
+
+/// A file of this name that the loader passes over as if it were not there, because it is of
+/// another architecture. Empty if there is none where libraries usually are.
+std::string foreign_copy(const std::string& library) {
+  const std::string own = architecture("/proc/self/exe");
+  std::vector<std::string> folders;
+  if (library.find('/') != std::string::npos) {
+    folders = {""};
+  } else {
+    const char* path = std::getenv("LD_LIBRARY_PATH");  // NOLINT(concurrency-mt-unsafe)
+    std::istringstream listed(path == nullptr ? "" : path);
+    for (std::string folder; std::getline(listed, folder, ':');)
+      if (!folder.empty()) folders.push_back(folder + "/");
+    for (const char* folder : {"/usr/local/lib/", "/usr/lib64/", "/usr/lib/", "/lib64/", "/lib/",
+                               "/usr/lib/x86_64-linux-gnu/", "/usr/lib/aarch64-linux-gnu/"})
+      folders.emplace_back(folder);
+  }
+  for (const std::string& folder : folders) {
+    const std::string found = architecture(folder + library);
+    if (!found.empty() && !own.empty() && found != own) return folder + library;
+  }
+  return "";
+}
+
+std::string this_architecture() {
+  utsname system{};
+  return ::uname(&system) == 0 ? system.machine : "unknown";
+}
+
+/// What is wrong with a plugin that could not be loaded, and what helps.
+Finding unloadable(const std::string& library, const std::string& error) {
+  const auto says = [&](const char* text) { return error.find(text) != std::string::npos; };
+  const std::string foreign = foreign_copy(library);
+  if (!foreign.empty())
+    return {"plugin",
+            Level::kProblem,
+            library,
+            "the plugin is of another architecture",
+            foreign + ": " + error,
+            "install the package for " + this_architecture()};
+  if (says("No such file"))
+    return {"plugin",
+            Level::kProblem,
+            library,
+            "the plugin is not on the loader's path: jobs are not observed",
+            error,
+            "install the package ncclscope-plugin, or add its folder to LD_LIBRARY_PATH "
+            "(containers: mount it); run ldconfig"};
+  if (says("GLIBC_"))
+    return {"plugin", Level::kProblem,
+            library,  "the plugin wants a newer C library than is here",
+            error,    "a newer container image, or the plugin built for this one"};
+  return {"plugin", Level::kProblem,
+          library,  "the plugin cannot be loaded",
+          error,    "install it anew: a copy that was cut off ends the job that loads it"};
+}
+
+/// NCCL 2.28 and later take "none" for "no profiler"; earlier ones look for a library of that name.
+bool switched_off(const std::string& named) {
+  return named.size() == 4 && ::strcasecmp(named.c_str(), "none") == 0;
+}
+
+}  // namespace
+
 Findings check_plugin(const std::string& named) {
+  if (switched_off(named))
+    return {{"plugin", Level::kWarning, named,
+             "profilers are switched off in this environment: its jobs are not observed",
+             "NCCL_PROFILER_PLUGIN=" + named, std::string("NCCL_PROFILER_PLUGIN=") + kPlugin}};
   const std::string library = named.empty() ? kPlugin : named;
   const LoadedLibrary plugin = load_in_child(
       library, {"ncclProfiler_v1", "ncclProfiler_v2", "ncclProfiler_v3", "ncclProfiler_v4",
                 "ncclProfiler_v5", "ncclProfiler_v6", "ncclProfiler_v7"});
-  const bool missing = plugin.error.find("No such file") != std::string::npos;
-  if (!plugin.error.empty())
-    return {{"plugin", Level::kProblem, library,
-             missing ? "the plugin is not on the loader's path: jobs are not observed"
-                     : "the plugin cannot be loaded",
-             plugin.error,
-             missing ? "install the package ncclscope-plugin, or add its folder to LD_LIBRARY_PATH "
-                       "(containers: mount it); run ldconfig"
-                     : "install it anew: a copy that was cut off ends the job that loads it"}};
+  if (!plugin.error.empty()) return {unloadable(library, plugin.error)};
   if (plugin.symbols.empty())
     return {{"plugin", Level::kProblem, library, "it is no profiler plugin",
              "it exports none of ncclProfiler_v1 to ncclProfiler_v7",

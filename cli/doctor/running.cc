@@ -9,9 +9,11 @@
 #include <tuple>
 #include <vector>
 
+#include "cli/diagnose/configuration.h"
 #include "cli/doctor/installation.h"
 #include "cli/text.h"
 #include "topology/limits.h"
+#include "topology/settings.h"
 
 namespace ncclscope::cli {
 namespace {
@@ -22,10 +24,16 @@ using topology::Level;
 // Sums are of one rank's view each; the thresholds are ours, and wide: what is told must be plain.
 constexpr double kFarBelow = 0.3;                // of what the paths allow
 constexpr std::uint64_t kEnoughOperations = 20;  // of one size, between the two moments
-constexpr std::uint64_t kManySmall = 500;        // AllReduces between the two moments
-constexpr double kSmallShare = 0.8;
+constexpr std::uint64_t kManySmall = 100;        // AllReduces of a rank between the two moments
+constexpr double kSmallShare = 0.8;              // of all AllReduces
+constexpr double kReductionShare = 0.5;          // of all operations
+constexpr std::uint64_t kManyHeld = 500;         // operations that the agent holds
 constexpr std::uint64_t kMuchTraffic = std::uint64_t{64} << 20;  // bytes, that ports must show
+/// Ports that carry operations move by at least so much of what all local ranks put on the bus: of
+/// a ring that crosses nodes once it is the share of one rank.
+constexpr double kLeastShare = 1.0 / 64;
 constexpr double kShortSeconds = 20e-6;
+constexpr std::uint64_t kLargeBytes = (std::uint64_t{16} << 20) + 1;
 constexpr std::uint32_t kRingIsLong = 64;  // ranks
 
 bool large(const std::string& size) {
@@ -83,8 +91,8 @@ const v1::JobSnapshot* find_job(const v1::GetSnapshotResponse& snapshot, const v
 class RunCheck {
  public:
   RunCheck(const Moment& before, const Moment& after, const topology::Machine& machine,
-           const topology::Paths& paths)
-      : before_(before), after_(after), machine_(machine), paths_(paths) {}
+           const topology::Paths& paths, const HeldByJob& held)
+      : before_(before), after_(after), machine_(machine), paths_(paths), held_(held) {}
 
   Findings run() {
     std::uint64_t moved = 0;
@@ -93,13 +101,18 @@ class RunCheck {
       if (then != before_.ports.end() && bytes > then->second) moved += bytes - then->second;
     }
     for (const v1::JobSnapshot& job : after_.snapshot.jobs()) {
+      know(job);
+      const double bytes = bytes_between_nodes(added(find_job(before_.snapshot, job.job()), job));
+      bytes_of_all_ += bytes;
+      if (bytes >= double{kMuchTraffic}) ++networked_;
+    }
+    for (const v1::JobSnapshot& job : after_.snapshot.jobs()) {
       const std::vector<v1::OperationSums> sums = added(find_job(before_.snapshot, job.job()), job);
       if (sums.empty()) continue;
       name_ = "job " + job.job().job_id();
-      communicators_.clear();
-      for (const v1::Communicator& c : job.communicators()) communicators_[c.comm()] = &c;
-      network(sums, moved);
-      speed(sums);
+      know(job);
+      network(job, bytes_between_nodes(sums), moved);
+      speed(job);
       choices(sums);
       small_reductions(sums);
       if (findings_.empty() || findings_.back().subject != name_)
@@ -124,29 +137,65 @@ class RunCheck {
     return c != nullptr && c->nnodes() > 1;
   }
 
-  void network(const std::vector<v1::OperationSums>& sums, std::uint64_t moved) {
+  void know(const v1::JobSnapshot& job) {
+    communicators_.clear();
+    for (const v1::Communicator& c : job.communicators()) communicators_[c.comm()] = &c;
+  }
+  [[nodiscard]] double bytes_between_nodes(const std::vector<v1::OperationSums>& sums) const {
     double bytes = 0;
     for (const v1::OperationSums& s : sums)
       if (crosses_nodes(s.comm())) bytes += s.bus_bytes();
+    return bytes;
+  }
+
+  /// True where it is known that no process of the job has an RDMA device open: then none uses one.
+  static bool opened_no_device(const v1::JobSnapshot& job) {
+    bool any = false;
+    for (const v1::ProcessEnvironment& environment : job.environments()) {
+      for (const v1::Process& process : environment.processes()) {
+        if (process.state() != "connected") continue;
+        if (!process.has_rdma_devices() || process.rdma_devices() > 0) return false;
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  void network(const v1::JobSnapshot& job, double bytes, std::uint64_t moved) {
     if (bytes < double{kMuchTraffic}) return;
+    const auto size = [](double value) { return format_bytes(static_cast<std::uint64_t>(value)); };
+    const bool closed = opened_no_device(job);
     const std::string evidence =
-        "operations between nodes: " + format_bytes(static_cast<std::uint64_t>(bytes)) +
-        " on the bus; RDMA ports: " + format_bytes(moved);
+        "operations between nodes: " + size(bytes) + " on the bus" +
+        (networked_ > 1 ? " of " + size(bytes_of_all_) + " of all jobs" : "") +
+        "; RDMA ports: " + (after_.ports.empty() ? "not known" : format_bytes(moved)) +
+        (closed ? "; its processes have no RDMA device open" : "");
+    const std::string fix =
+        "NCCL_DEBUG=INFO says why (NET/IB : No device found, NCCL_IB_DISABLE, device files not in "
+        "the container)";
+    const double least = std::max(double{kMuchTraffic} / 8, kLeastShare * bytes_of_all_);
     if (!machine_.has_rdma()) {
       add("network", Level::kWarning, "it goes over sockets: the node has no RDMA device", evidence,
           "use nodes with InfiniBand or RoCE, or the cloud's NCCL network plugin");
+    } else if (closed) {
+      add("network", Level::kProblem,
+          "it goes over sockets although there are RDMA devices: none of its processes has one "
+          "open",
+          evidence, fix);
     } else if (after_.ports.empty()) {
       add("network", Level::kUnknown, "which network it uses is not known: no port shows counters",
           "/sys/class/infiniband/*/ports/*/counters", "look on the host");
-    } else if (moved < kMuchTraffic / 8) {
+    } else if (static_cast<double>(moved) >= least) {
+      add("network", Level::kOk, "it uses the RDMA ports", evidence, "");
+    } else if (networked_ > 1 && static_cast<double>(moved) >= kLeastShare * bytes) {
+      add("network", Level::kUnknown,
+          "some job goes over sockets although there are RDMA devices: their ports moved for one, "
+          "not for all",
+          evidence, fix);
+    } else {
       add("network", Level::kProblem,
           "it goes over sockets although there are RDMA devices: their ports hardly moved",
-          evidence,
-          "NCCL_DEBUG=INFO says why (NET/IB : No device found, NCCL_IB_DISABLE, device files not "
-          "in "
-          "the container)");
-    } else {
-      add("network", Level::kOk, "it uses the RDMA ports", evidence, "");
+          evidence, fix);
     }
   }
 
@@ -158,23 +207,24 @@ class RunCheck {
     return topology::ring_limit(machine_, paths_, gpus, c.nnodes()).gigabytes;
   }
 
-  void speed(const std::vector<v1::OperationSums>& sums) {
-    for (const v1::OperationSums& s : sums) {
-      const v1::Communicator* c = communicator(s.comm());
-      if (c == nullptr || s.collective() != "AllReduce" || !large(s.size()) ||
-          s.timed_operations() < kEnoughOperations || s.busy_seconds() <= 0)
-        continue;
-      const double most = allowed(*c);
-      const double is = s.bus_bytes() / s.busy_seconds() / 1e9;
+  void speed(const v1::JobSnapshot& job) {
+    const auto held = held_.find(job.job().job_id());
+    if (held == held_.end()) return;
+    for (const v1::Communicator& c : job.communicators()) {
+      const HeldOperations::Speed speed = held->second.large_reductions(c.comm());
+      if (speed.operations < kEnoughOperations) continue;
+      const double most = allowed(c);
+      const double is = speed.median / 1e9;
       if (most <= 0 || is >= kFarBelow * most) continue;
       add("bandwidth", Level::kWarning,
-          "AllReduces of " + s.size() + " reach " + number(is) +
-              " GB/s on the bus, the paths allow " + number(most) +
-              " (waiting for late ranks counts)",
-          "communicator " + s.comm() + " " + c->name() + ", " + s.algorithm() + "/" + s.protocol(),
-          "ncclscope diagnose tells late ranks from a slow network; then look at this node's and "
-          "the "
-          "others' findings");
+          "AllReduces above 16 MiB reach " + number(is) + " GB/s on the bus, the paths allow " +
+              number(most),
+          "communicator " + c.comm() + " " + c.name() + ", " + speed.choice + ", median of " +
+              std::to_string(speed.operations) + ", each of the local rank that waited least",
+          c.nnodes() > 1
+              ? "ncclscope diagnose tells late ranks of other nodes from a slow network; then look "
+                "at this node's and the others' findings"
+              : "look at this node's other findings, and at ncclscope diagnose");
       return;  // one is enough
     }
   }
@@ -205,13 +255,21 @@ class RunCheck {
   }
 
   void small_reductions(const std::vector<v1::OperationSums>& sums) {
-    std::uint64_t all = 0, few_bytes = 0;
+    std::uint64_t operations = 0, all = 0, few_bytes = 0;
     for (const v1::OperationSums& s : sums) {
+      operations += s.operations();
       if (s.collective() != "AllReduce") continue;
       all += s.operations();
       if (small(s.size()) || s.size() == "<=1MiB") few_bytes += s.operations();
     }
-    if (all < kManySmall || static_cast<double>(few_bytes) < kSmallShare * static_cast<double>(all))
+    std::uint64_t local = 1;  // ranks
+    for (const auto& [comm, c] : communicators_)
+      local = std::max<std::uint64_t>(local, static_cast<std::uint64_t>(c->ranks_size()));
+    const auto share = [few_bytes](std::uint64_t of) {
+      return static_cast<double>(few_bytes) / static_cast<double>(of);
+    };
+    if (few_bytes < kManySmall * local || share(all) < kSmallShare ||
+        share(operations) < kReductionShare)
       return;
     add("small-messages", Level::kWarning,
         "most AllReduces are small: each costs its latency, as data-parallel gradients do that are "
@@ -226,10 +284,37 @@ class RunCheck {
   const Moment& after_;
   const topology::Machine& machine_;
   const topology::Paths& paths_;
+  const HeldByJob& held_;
   std::string name_;
   std::map<std::string, const v1::Communicator*> communicators_;
+  double bytes_of_all_ = 0;    // between nodes
+  std::size_t networked_ = 0;  // jobs with much of it
   Findings findings_;
 };
+
+/// The agent's work, where it has not looked at its node.
+void judge(v1::ProcessEnvironment& environment, const topology::Machine& machine) {
+  topology::Settings settings;
+  for (const v1::Variable& variable : environment.variables())
+    settings.emplace(variable.name(), topology::Setting{variable.value(), "environment"});
+  for (const topology::Finding& found :
+       topology::check_settings(settings, machine, topology::Viewpoint::kOutside)) {
+    if (found.level == Level::kOk) continue;
+    v1::SettingFinding* finding = environment.add_findings();
+    finding->set_level(std::string(topology::level_name(found.level)));
+    finding->set_variable(found.subject);
+    finding->set_reason(found.reason);
+    finding->set_evidence(found.evidence);
+    finding->set_fix(found.fix);
+  }
+  environment.set_judged(true);
+}
+
+Level level_of(const std::string& name) {
+  for (const Level level : {Level::kOk, Level::kWarning, Level::kProblem})
+    if (topology::level_name(level) == name) return level;
+  return Level::kUnknown;
+}
 
 }  // namespace
 
@@ -302,27 +387,98 @@ Findings check_versions(const v1::GetSnapshotResponse& snapshot, const v1::GetBo
   return findings;
 }
 
+Findings check_job_settings(const v1::GetSnapshotResponse& snapshot,
+                            const topology::Machine* here) {
+  Findings findings;
+  for (v1::JobSnapshot job : snapshot.jobs()) {
+    bool judged = true;
+    for (v1::ProcessEnvironment& environment : *job.mutable_environments()) {
+      if (!environment.known()) continue;
+      if (!environment.judged() && here != nullptr) judge(environment, *here);
+      judged = judged && environment.judged();
+    }
+    ConfigurationCollector collector;
+    collector.add(job, snapshot.node());
+    Configuration configuration = collector.finish();
+    const auto subject = [&](Holders holders) {
+      holders.nodes.clear();  // there is one
+      return "job " + job.job().job_id() + (holders.empty() ? "" : ", " + holders.text());
+    };
+    for (const SettingProblem& p : configuration.problems)
+      findings.push_back({"job-env", level_of(p.level), subject(p.holders),
+                          p.variable + ": " + p.reason, p.evidence, p.fix});
+    for (Difference& difference : configuration.differences) {
+      if (difference.what.compare(0, 5, "NCCL_") != 0) continue;  // releases: check_versions()
+      for (Difference::Value& value : difference.values) value.holders.nodes.clear();
+      findings.push_back({"job-env", Level::kWarning, subject({}),
+                          difference.what + " differs between its ranks on this node",
+                          difference_text(difference),
+                          "set it alike for all, unless it is meant so"});
+    }
+    if (!configuration.untold.empty())
+      findings.push_back({"job-env", Level::kUnknown, subject(configuration.untold),
+                          "its NCCL_* variables are not told", "GetSnapshot of the agent",
+                          "a plugin of this release, without NCCLSCOPE_ENVIRONMENT=0"});
+    if (configuration.told.empty()) continue;
+    if (!judged)
+      findings.push_back({"job-env", Level::kUnknown, subject(configuration.told),
+                          "its NCCL_* variables are not judged",
+                          "the agent has not looked at its node",
+                          "set doctor_interval_seconds of the agent, or run this on its node"});
+    else if (configuration.problems.empty())
+      findings.push_back({"job-env", Level::kOk, subject(configuration.told),
+                          "none of its NCCL_* variables does harm here", "", ""});
+  }
+  return findings;
+}
+
 Findings check_run(const Moment& before, const Moment& after, const topology::Machine& machine,
-                   const topology::Paths& paths) {
-  return RunCheck(before, after, machine, paths).run();
+                   const topology::Paths& paths, const HeldByJob& held) {
+  return RunCheck(before, after, machine, paths, held).run();
 }
 
-void LaunchCount::add(const v1::Operation& operation) {
-  ++operations;
-  if (operation.graph()) ++graph;
-  if (operation.duration_ns() > 0 &&
-      static_cast<double>(operation.duration_ns()) < kShortSeconds * 1e9)
-    ++timed_short;
+void HeldOperations::add(const v1::Operation& operation) {
+  graph_ = graph_ || operation.graph();
+  const bool p2p = operation.peer() >= 0;
+  std::uint64_t& shortest =
+      shortest_ns_
+          .try_emplace({operation.comm(), p2p ? operation.rank() : -1, operation.index()},
+                       std::numeric_limits<std::uint64_t>::max())
+          .first->second;
+  if (operation.duration_ns() > 0) shortest = std::min(shortest, operation.duration_ns());
+  if (operation.collective() != "AllReduce" || operation.bytes() < kLargeBytes ||
+      operation.busbw() <= 0 || operation.warmup())
+    return;
+  Reductions& large = reductions_[operation.comm()];
+  double& best = large.best[operation.index()];
+  best = std::max(best, operation.busbw());
+  large.choice = operation.algorithm() + "/" + operation.protocol();
 }
 
-Findings check_launches(const std::string& job, const LaunchCount& count) {
-  if (count.operations < kManySmall || count.graph > 0 ||
-      static_cast<double>(count.timed_short) < kSmallShare * static_cast<double>(count.operations))
+std::uint64_t HeldOperations::short_ones() const {
+  return static_cast<std::uint64_t>(std::count_if(
+      shortest_ns_.begin(), shortest_ns_.end(),
+      [](const auto& entry) { return static_cast<double>(entry.second) < kShortSeconds * 1e9; }));
+}
+
+HeldOperations::Speed HeldOperations::large_reductions(const std::string& comm) const {
+  const auto at = reductions_.find(comm);
+  if (at == reductions_.end()) return {};
+  std::vector<double> values;
+  for (const auto& [index, best] : at->second.best) values.push_back(best);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return {*middle, values.size(), at->second.choice};
+}
+
+Findings check_launches(const std::string& job, const HeldOperations& held) {
+  if (held.count() < kManyHeld || held.graph() ||
+      static_cast<double>(held.short_ones()) < kSmallShare * static_cast<double>(held.count()))
     return {};
   return {{"launches", Level::kWarning, "job " + job,
            "most operations take less than 20 us: launching them costs more, and no CUDA graph is "
            "used",
-           std::to_string(count.timed_short) + " of " + std::to_string(count.operations) +
+           std::to_string(held.short_ones()) + " of " + std::to_string(held.count()) +
                " operations that the agent holds",
            "capture the step in a CUDA graph, or put operations together"}};
 }

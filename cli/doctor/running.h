@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "ncclscope/v1/agent.pb.h"
 #include "topology/finding.h"
@@ -32,17 +33,50 @@ struct Moment {
                                                 const v1::GetBooksResponse& books,
                                                 const std::string& own_version);
 
-/// What happened between the two moments.
+/// The NCCL_* variables of the jobs' processes, as the agent judges them on its node, and where
+/// they are not alike. Asked for with environments.
+/// @param here  the agent's node, to judge on where the agent does not; null: it is another node
+[[nodiscard]] topology::Findings check_job_settings(const v1::GetSnapshotResponse& snapshot,
+                                                    const topology::Machine* here);
+
+/// Of one job, the operations that the agent still holds. Of a collective's local ranks the one
+/// that waited least tells how long it takes.
+class HeldOperations {
+ public:
+  void add(const v1::Operation& operation);
+  [[nodiscard]] std::uint64_t count() const { return shortest_ns_.size(); }
+  /// Of those with a GPU time, less than 20 us long.
+  [[nodiscard]] std::uint64_t short_ones() const;
+  /// One of them was launched by a CUDA graph.
+  [[nodiscard]] bool graph() const { return graph_; }
+  /// Bus bandwidth that half of the large AllReduces reach, bytes per second, and how many there
+  /// are.
+  struct Speed {
+    double median = 0;
+    std::size_t operations = 0;
+    std::string choice;  // "RING/SIMPLE", of the last one
+  };
+  [[nodiscard]] Speed large_reductions(const std::string& comm) const;
+
+ private:
+  /// Communicator, rank (-1: all of a collective), index.
+  using Key = std::tuple<std::string, std::int32_t, std::uint64_t>;
+  std::map<Key, std::uint64_t> shortest_ns_;
+  struct Reductions {
+    std::map<std::uint64_t, double> best;  // by index
+    std::string choice;
+  };
+  std::map<std::string, Reductions> reductions_;  // large ones, by communicator
+  bool graph_ = false;
+};
+using HeldByJob = std::map<std::string, HeldOperations>;  // by job_id
+
+/// What happened between the two moments; the later one was asked for with environments.
 [[nodiscard]] topology::Findings check_run(const Moment& before, const Moment& after,
                                            const topology::Machine& machine,
-                                           const topology::Paths& paths);
+                                           const topology::Paths& paths, const HeldByJob& held);
 
-/// Of the operations the agent still holds: short ones without CUDA graphs, where launches are what
-/// takes the time.
-struct LaunchCount {
-  std::uint64_t operations = 0, timed_short = 0, graph = 0;
-  void add(const v1::Operation& operation);
-};
-[[nodiscard]] topology::Findings check_launches(const std::string& job, const LaunchCount& count);
+/// Short operations without CUDA graphs, where launches are what takes the time.
+[[nodiscard]] topology::Findings check_launches(const std::string& job, const HeldOperations& held);
 
 }  // namespace ncclscope::cli

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 ncclscope_test(cli_test
-  SOURCES unit/cli/diagnose_test.cc unit/cli/job_report_test.cc unit/cli/other_sources_test.cc unit/cli/running_test.cc
+  SOURCES unit/cli/configuration_test.cc unit/cli/diagnose_test.cc unit/cli/job_report_test.cc unit/cli/other_sources_test.cc unit/cli/running_test.cc
     unit/cli/text_test.cc unit/cli/top_model_test.cc
   LINK ncclscope_cli
   LABELS unit sanitize)

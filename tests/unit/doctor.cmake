@@ -5,7 +5,7 @@ if(NCCLSCOPE_BUILD_TESTS)
 endif()
 
 ncclscope_test(doctor_test
-  SOURCES unit/doctor/environment_test.cc unit/doctor/installation_test.cc unit/doctor/output_test.cc
+  SOURCES unit/doctor/installation_test.cc unit/doctor/output_test.cc
   LINK ncclscope_doctor
   LABELS unit sanitize)
 if(TARGET doctor_test)

@@ -16,7 +16,7 @@ endif()
 
 ncclscope_test(topology_test
   SOURCES unit/topology/description_test.cc unit/topology/limits_test.cc unit/topology/machines_test.cc unit/topology/odd_sysfs_test.cc
-    unit/topology/prerequisites_test.cc unit/topology/xml_test.cc
+    unit/topology/prerequisites_test.cc unit/topology/settings_test.cc unit/topology/xml_test.cc
   LINK ncclscope_topology
   LABELS unit sanitize)
 if(TARGET topology_test)

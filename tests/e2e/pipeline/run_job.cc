@@ -3,9 +3,9 @@
 // Runs one emulated job for tests/e2e/pipeline/pipeline.py and prints what the emulator knows of it
 // as JSON: ranks with pid and end, steps, operations. Options come as "name=value", so that the
 // script needs no quoting rules:
-//   nodes gpus layout steps seconds seed compute_ms kernel_us release plugin library_path
-//   rank_program hang_seconds pace fault=SPEC (again and again)   env=NAME=VALUE (all ranks)
-//   node_env=NODE:NAME=VALUE (ranks of one node)
+//   nodes gpus layout steps seconds seed compute_ms kernel_us message_scale protocol release plugin
+//   library_path rank_program hang_seconds pace fault=SPEC (again and again)   env=NAME=VALUE (all
+//   ranks) node_env=NODE:NAME=VALUE (ranks of one node)
 // SIGTERM ends the job. Ends with 0 when the job ran, whatever its faults did to it; 2 on a bad
 // option, 1 when it could not be started.
 #include <signal.h>
@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,7 @@
 
 namespace {
 
+using ncclscope::sim::Proto;
 using ncclscope::sim::Simulation;
 using ncclscope::sim::SimulationConfig;
 using ncclscope::sim::SimulationResult;
@@ -66,6 +68,12 @@ void apply(SimulationConfig& config, const std::string& name, const std::string&
     config.hardware.noise = 0;
   } else if (name == "message_scale") {
     config.model.message_scale = std::stod(value);
+  } else if (name == "protocol") {
+    const std::map<std::string, Proto> known{
+        {"LL", Proto::kLl}, {"LL128", Proto::kLl128}, {"Simple", Proto::kSimple}};
+    const auto at = known.find(value);
+    if (at == known.end()) refuse("protocol is LL, LL128 or Simple, not " + value);
+    config.tuning.force_proto = static_cast<int>(at->second);
   } else if (name == "pace") {
     if (value != "real" && value != "fast") refuse("pace is real or fast, not " + value);
     config.pace =

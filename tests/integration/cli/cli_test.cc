@@ -207,6 +207,25 @@ TEST_F(Cli, AnAgentThatIsGoneIsReported) {
   }
 }
 
+TEST_F(Cli, DoctorNamesReleasesThatDoNotFitAndJobsThatAreOnlyClaimed) {
+  snapshot_.agent_version = "0.0.7";
+  publish();
+  const Outcome outcome = run("doctor --json --window 0s --root /nonexistent" + agent_);
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  const auto find = [&](const std::string& check) {
+    for (const auto& finding : json["findings"])
+      if (finding["check"] == check) return finding;
+    return nlohmann::json();
+  };
+  EXPECT_EQ(find("agent-version")["level"], "warning") << outcome.out;
+  EXPECT_NE(find("agent-version")["reason"].get<std::string>().find("release 0.0.7"),
+            std::string::npos);
+  EXPECT_EQ(find("agent-version")["fix"], "install both from one release, and restart the agent");
+  EXPECT_EQ(find("plugin-version")["level"], "warning") << "plugins of 0.1.0, the agent of 0.0.7";
+  EXPECT_EQ(find("identity")["subject"], "job ml-team/bert");
+  EXPECT_NE(find("identity")["fix"].get<std::string>().find("hostPID: true"), std::string::npos);
+}
+
 TEST_F(Cli, DetailTellsTheProcessesOfAJob) {
   const Outcome full = run("detail --job 4711 --level full --for 5m --network" + agent_);
   EXPECT_EQ(full.status, 0) << full.out;

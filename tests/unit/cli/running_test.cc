@@ -59,14 +59,31 @@ class Running : public ::testing::Test {
     before.ports["mlx5_0/1"] = 1000;
     now.snapshot = after;
     now.ports["mlx5_0/1"] = 1000 + moved_bytes;
-    return check_run(before, now, machine_, topology::Paths(machine_));
+    return check_run(before, now, machine_, topology::Paths(machine_), held_);
   }
   static const Finding* find(const Findings& findings, std::string_view check) {
     for (const Finding& f : findings)
       if (f.check == check) return &f;
     return nullptr;
   }
+  /// AllReduces of 25 MB, for which one local rank waits and the other does not.
+  void hold_reductions(double bus_bytes_per_second, int count) {
+    v1::Operation operation;
+    operation.set_comm("00000000000000aa");
+    operation.set_collective("AllReduce");
+    operation.set_peer(-1);
+    operation.set_bytes(25'000'000);
+    for (int i = 0; i < count; ++i) {
+      operation.set_index(static_cast<std::uint64_t>(i));
+      for (const double part : {0.1, 1.0}) {
+        operation.set_busbw(part * bus_bytes_per_second);
+        operation.set_duration_ns(static_cast<std::uint64_t>(1e6 / part));
+        held_["4711"].add(operation);
+      }
+    }
+  }
   const topology::Machine machine_ = topology::machine_of("rail8");
+  HeldByJob held_;
 };
 
 TEST_F(Running, JobWhoseBytesDoNotReachThePortsUsesSockets) {
@@ -80,6 +97,47 @@ TEST_F(Running, JobWhoseBytesDoNotReachThePortsUsesSockets) {
   EXPECT_EQ(find(findings, "network")->level, Level::kOk);
 }
 
+/// A process that has so many RDMA devices open.
+void add_process(v1::JobSnapshot& job, std::uint64_t rdma_devices) {
+  v1::ProcessEnvironment* e =
+      job.environments_size() > 0 ? job.mutable_environments(0) : job.add_environments();
+  v1::Process* p = e->add_processes();
+  p->set_state("connected");
+  p->set_rdma_devices(rdma_devices);
+}
+
+TEST_F(Running, JobWithoutAnOpenDeviceUsesSocketsWhateverThePortsDo) {
+  v1::GetSnapshotResponse s = snapshot(16, 2);
+  add_sums(s, "<=256MiB", "RING", "SIMPLE", 100, 1e11, 1);
+  add_process(*s.mutable_jobs(0), 0);
+  EXPECT_EQ(find(check(s, 100'000'000'000), "network")->level, Level::kProblem);
+  add_process(*s.mutable_jobs(0), 8);
+  EXPECT_EQ(find(check(s, 100'000'000'000), "network")->level, Level::kOk);
+}
+
+TEST_F(Running, LittleTrafficOfOthersDoesNotMakeAJobUseThePorts) {
+  v1::GetSnapshotResponse s = snapshot(16, 2);
+  add_sums(s, "<=256MiB", "RING", "SIMPLE", 100, 1e12, 1);
+  EXPECT_EQ(find(check(s, 100'000'000), "network")->level, Level::kProblem)
+      << "a ten-thousandth of the job's bytes is a file system's traffic";
+}
+
+TEST_F(Running, OfSeveralJobsThatThePortsDoNotCarryNoneIsAccusedWithoutNeed) {
+  v1::GetSnapshotResponse s = snapshot(16, 2);
+  *s.add_jobs() = s.jobs(0);
+  s.mutable_jobs(1)->mutable_job()->set_job_id("4712");
+  for (int job = 0; job < 2; ++job) {
+    add_sums(s, "<=256MiB", "RING", "SIMPLE", 100, job == 0 ? 1e12 : 1e10, 1);
+    if (job == 0) s.mutable_jobs()->SwapElements(0, 1);
+  }
+  Findings findings = check(s, 500'000'000);
+  std::vector<std::pair<std::string, Level>> said;
+  for (const Finding& f : findings)
+    if (f.check == "network") said.emplace_back(f.subject, f.level);
+  ASSERT_EQ(said.size(), 2u);
+  for (const auto& [job, level] : said) EXPECT_NE(level, Level::kOk) << job;
+}
+
 TEST_F(Running, JobOfOneNodeIsNotLookedForOnTheNetwork) {
   v1::GetSnapshotResponse s = snapshot(8, 1);
   add_sums(s, "<=256MiB", "RING", "SIMPLE", 100, 3e11, 1);
@@ -90,11 +148,17 @@ TEST_F(Running, JobOfOneNodeIsNotLookedForOnTheNetwork) {
 
 TEST_F(Running, JobFarBelowWhatThePathsAllowIsNamed) {
   v1::GetSnapshotResponse s = snapshot(8, 1);
-  add_sums(s, "<=256MiB", "RING", "SIMPLE", 100, 2e10, 1);  // 20 of 370 GB/s
+  add_sums(s, "<=256MiB", "RING", "SIMPLE", 100, 2e10, 1);
+  hold_reductions(2e10, 19);
+  EXPECT_EQ(find(check(s, 0), "bandwidth"), nullptr) << "too few to tell";
+  hold_reductions(2e10, 100);  // 20 of 370 GB/s
   const Findings findings = check(s, 0);
   ASSERT_NE(find(findings, "bandwidth"), nullptr);
   EXPECT_THAT(find(findings, "bandwidth")->reason,
               HasSubstr("20 GB/s on the bus, the paths allow 371"));
+  held_.clear();
+  hold_reductions(2e11, 100);
+  EXPECT_EQ(find(check(s, 0), "bandwidth"), nullptr) << "waiting for a late rank is no transfer";
 }
 
 TEST_F(Running, OldSumsAreNotCountedAgain) {
@@ -102,7 +166,7 @@ TEST_F(Running, OldSumsAreNotCountedAgain) {
   add_sums(s, "<=256MiB", "RING", "SIMPLE", 100, 2e10, 1);
   Moment before, after;
   before.snapshot = after.snapshot = s;
-  EXPECT_TRUE(check_run(before, after, machine_, topology::Paths(machine_)).empty());
+  EXPECT_TRUE(check_run(before, after, machine_, topology::Paths(machine_), held_).empty());
 }
 
 TEST_F(Running, ChoicesAndSizesThatCostAreNamed) {
@@ -116,14 +180,76 @@ TEST_F(Running, ChoicesAndSizesThatCostAreNamed) {
   EXPECT_THAT(find(findings, "small-messages")->evidence, HasSubstr("1000 of 1000"));
 }
 
+TEST_F(Running, FewSmallReductionsBesideOtherOperationsAreNotNamed) {
+  v1::GetSnapshotResponse s = snapshot(16, 2);
+  add_sums(s, "<=4KiB", "TREE", "LL", 900, 1e7, 0.1);
+  EXPECT_NE(find(check(s, 0), "small-messages"), nullptr);
+  add_sums(s, "<=256MiB", "RING", "SIMPLE", 5000, 1e7, 0.1);
+  s.mutable_jobs(0)->mutable_sums(1)->set_collective("AllGather");  // shards of parameters
+  EXPECT_EQ(find(check(s, 0), "small-messages"), nullptr);
+  s = snapshot(16, 2);
+  add_sums(s, "<=4KiB", "TREE", "LL", 600, 1e7, 0.1);
+  EXPECT_EQ(find(check(s, 0), "small-messages"), nullptr) << "75 of each of 8 ranks";
+}
+
+TEST_F(Running, SettingsOfJobsAreThoseOfTheAgentOrJudgedHere) {
+  v1::GetSnapshotResponse s = snapshot(16, 2);
+  s.set_node("node0");
+  v1::ProcessEnvironment* told = s.mutable_jobs(0)->add_environments();
+  told->set_known(true);
+  v1::Variable* variable = told->add_variables();
+  variable->set_name("NCCL_IB_HCA");
+  variable->set_value("mlx5_99");
+  for (int rank = 0; rank < 4; ++rank) {
+    v1::Process* p = told->add_processes();
+    p->set_state("connected");
+    p->set_global_rank(std::to_string(rank));
+  }
+  Findings findings = check_job_settings(s, &machine_);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].level, Level::kProblem);
+  EXPECT_EQ(findings[0].subject, "job 4711, ranks 0-3");
+  EXPECT_THAT(findings[0].reason, HasSubstr("NCCL_IB_HCA: no RDMA device"));
+  findings = check_job_settings(s, nullptr);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].level, Level::kUnknown) << "another node";
+  told->set_judged(true);
+  findings = check_job_settings(s, &machine_);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].level, Level::kOk) << "the agent has looked, and found nothing";
+  v1::ProcessEnvironment* untold = s.mutable_jobs(0)->add_environments();
+  untold->add_processes()->set_state("connected");
+  EXPECT_EQ(check_job_settings(s, &machine_).at(0).level, Level::kUnknown);
+}
+
 TEST_F(Running, ShortOperationsOutsideOfGraphsAreNamed) {
-  LaunchCount count;
+  HeldOperations count;
   v1::Operation operation;
-  operation.set_duration_ns(8'000);
-  for (int i = 0; i < 600; ++i) count.add(operation);
-  EXPECT_EQ(check_launches("4711", count).size(), 1U);
+  operation.set_comm("aa");
+  operation.set_peer(-1);
+  for (int i = 0; i < 600; ++i) {
+    operation.set_index(static_cast<std::uint64_t>(i));
+    operation.set_duration_ns(8'000);
+    count.add(operation);
+    operation.set_duration_ns(900'000);  // another rank's, which waited
+    count.add(operation);
+  }
+  ASSERT_EQ(check_launches("4711", count).size(), 1U);
+  EXPECT_THAT(check_launches("4711", count)[0].evidence, HasSubstr("600 of 600"));
   operation.set_graph(true);
   count.add(operation);
+  EXPECT_TRUE(check_launches("4711", count).empty());
+}
+
+TEST_F(Running, OperationsThatTakeLongOnEveryRankOrHaveNoTimeAreNotLaunchBound) {
+  HeldOperations count;
+  v1::Operation operation;
+  operation.set_comm("aa");
+  for (int i = 0; i < 600; ++i) {
+    operation.set_index(static_cast<std::uint64_t>(i));
+    operation.set_duration_ns(i % 2 == 0 ? 0 : 300'000);
+    count.add(operation);
+  }
   EXPECT_TRUE(check_launches("4711", count).empty());
 }
 

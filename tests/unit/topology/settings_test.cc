@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/doctor/environment.h"
+#include "topology/settings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/unit/topology/machines.h"
 
-namespace ncclscope::cli {
+namespace ncclscope::topology {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using topology::Finding;
-using topology::Findings;
-using topology::Level;
-using topology::machine_of;
 
 Findings check(const std::vector<std::string>& environment, const std::string& machine = "rail8") {
   return check_settings(settings_of(environment), machine_of(machine));
@@ -102,8 +98,19 @@ TEST(NcclEnvironment, NamesWordsThatEndInAnError) {
   EXPECT_THAT(findings[0].reason, HasSubstr("'rong' is not known"));
 }
 
+TEST(NcclEnvironment, OfAnotherContainerIsNotJudgedByFilesAndInterfacesOfThisOne) {
+  const auto outside = [](const std::string& setting) {
+    return check_settings(settings_of({setting}), machine_of("rail8"), Viewpoint::kOutside);
+  };
+  EXPECT_EQ(outside("NCCL_TOPO_FILE=/nonexistent.xml").at(0).level, Level::kOk);
+  const Findings interface = outside("NCCL_SOCKET_IFNAME=bond7");
+  EXPECT_EQ(interface.at(0).level, Level::kUnknown);
+  EXPECT_THAT(interface.at(0).reason, HasSubstr("a network namespace of its own"));
+  EXPECT_EQ(outside("NCCL_IB_HCA=mlx5_99").at(0).level, Level::kProblem);
+}
+
 TEST(NcclConf, GivesWayToTheEnvironmentAndToEarlierFiles) {
-  NcclSettings settings = settings_of({"NCCL_ALGO=Tree"});
+  Settings settings = settings_of({"NCCL_ALGO=Tree"});
   EXPECT_THAT(add_conf_file(settings, "/users/u/.nccl.conf",
                             "# a comment\nNCCL_ALGO=Ring\nNCCL_DEBUG=WARN\n"),
               IsEmpty());
@@ -115,7 +122,7 @@ TEST(NcclConf, GivesWayToTheEnvironmentAndToEarlierFiles) {
 }
 
 TEST(NcclConf, NamesLinesThatDoNotDoWhatTheyLookLike) {
-  NcclSettings settings;
+  Settings settings;
   const Findings findings = add_conf_file(settings, "/etc/nccl.conf",
                                           "NCCL_DEBUG = WARN\n"
                                           "NCCL_PROTO=\"Simple\"\n"
@@ -133,7 +140,7 @@ TEST(NcclConf, NamesLinesThatDoNotDoWhatTheyLookLike) {
 }
 
 TEST(NcclConf, OfAnyBytesIsRead) {
-  NcclSettings settings;
+  Settings settings;
   std::string text(5000, '=');
   text += std::string("NCCL_\0=\0\n", 9) + std::string(3000, 'N') + "=x";
   (void)add_conf_file(settings, "conf", text);
@@ -141,4 +148,4 @@ TEST(NcclConf, OfAnyBytesIsRead) {
 }
 
 }  // namespace
-}  // namespace ncclscope::cli
+}  // namespace ncclscope::topology
