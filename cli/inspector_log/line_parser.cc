@@ -21,15 +21,15 @@ class Cursor {
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool at_end() const { return at_ == end_; }
 
-  /// Goes past `literal` if it comes next.
-  bool skip(std::string_view literal) {
+  /// Goes past `literal` if it comes next. Inline, so that constants are compared as words.
+  [[gnu::always_inline]] bool skip(std::string_view literal) {
     if (static_cast<std::size_t>(end_ - at_) < literal.size() ||
         std::memcmp(at_, literal.data(), literal.size()) != 0)
       return false;
     at_ += literal.size();
     return true;
   }
-  void expect(std::string_view literal) { ok_ = ok_ && skip(literal); }
+  [[gnu::always_inline]] void expect(std::string_view literal) { ok_ = ok_ && skip(literal); }
 
   /// A string without escapes, up to and with its closing quote.
   std::string_view text() {
@@ -43,6 +43,13 @@ class Cursor {
   }
 
   std::int64_t integer() {
+    // Up to 18 digits fit in any case; what is more, or has a sign, is for the library.
+    constexpr int kSafeDigits = 18;
+    const char* begin = at_;
+    std::uint64_t digits = 0;
+    while (at_ < end_ && is_digit(*at_)) digits = digits * 10 + digit(*at_++);
+    if (at_ != begin && at_ - begin <= kSafeDigits) return static_cast<std::int64_t>(digits);
+    at_ = begin;
     std::int64_t value = 0;
     const auto [rest, error] = std::from_chars(at_, end_, value);
     ok_ = ok_ && error == std::errc() && rest != at_;
@@ -134,7 +141,8 @@ constexpr Keys kP2pKeys{.begin = "p2p_perf\":{\"p2p\":\"",
                         .stop = ",\"p2p_stop_ts\":"};
 
 /// `event_trace_sn` and `event_trace_ts` of verbose lines.
-void parse_traces(Cursor& cursor, const Keys& keys, Performance& out) {
+template <const Keys& keys>
+void parse_traces(Cursor& cursor, Performance& out) {
   if (!cursor.skip(keys.order)) return;
   cursor.skip_nested();
   cursor.expect(keys.stamps);
@@ -163,14 +171,14 @@ void parse_traces(Cursor& cursor, const Keys& keys, Performance& out) {
   out.kernel_stop_us = last;
 }
 
-/// From after the quote that opens "coll_perf" or "p2p_perf" to the end of the line.
-bool parse_performance(Cursor& cursor, Performance& out) {
-  out.point_to_point = !cursor.skip(kCollectiveKeys.begin);
-  if (out.point_to_point && !cursor.skip(kP2pKeys.begin)) return false;
-  const Keys& keys = out.point_to_point ? kP2pKeys : kCollectiveKeys;
+/// From after `keys.begin` to the end of the line.
+template <const Keys& keys>
+bool parse_payload(Cursor& cursor, Performance& out) {
+  constexpr bool kPointToPoint = !keys.peer.empty();
+  out.point_to_point = kPointToPoint;
   out.operation = cursor.text();
   out.algorithm = out.protocol = {};
-  if (!out.point_to_point && cursor.skip(keys.algorithm)) {
+  if (!kPointToPoint && cursor.skip(keys.algorithm)) {
     out.algorithm = cursor.text();
     cursor.expect(keys.protocol);
     out.protocol = cursor.text();
@@ -178,7 +186,7 @@ bool parse_performance(Cursor& cursor, Performance& out) {
   cursor.expect(keys.sequence);
   out.sequence = cursor.integer();
   out.peer = -1;
-  if (out.point_to_point) {
+  if (kPointToPoint) {
     cursor.expect(keys.peer);
     out.peer = static_cast<std::int32_t>(cursor.integer());
   }
@@ -194,9 +202,15 @@ bool parse_performance(Cursor& cursor, Performance& out) {
   out.busbw_gbs = cursor.number_or_nan();
   out.channels = -1;
   out.enqueued_us = out.kernel_start_us = out.kernel_stop_us = 0;
-  if (cursor.ok()) parse_traces(cursor, keys, out);
+  if (cursor.ok()) parse_traces<keys>(cursor, out);
   cursor.expect("}}");
   return cursor.ok() && cursor.at_end();
+}
+
+/// From after the quote that opens "coll_perf" or "p2p_perf" to the end of the line.
+bool parse_performance(Cursor& cursor, Performance& out) {
+  if (cursor.skip(kCollectiveKeys.begin)) return parse_payload<kCollectiveKeys>(cursor, out);
+  return cursor.skip(kP2pKeys.begin) && parse_payload<kP2pKeys>(cursor, out);
 }
 
 // The general parser: values of whatever order and company. Wrong types are errors, missing keys

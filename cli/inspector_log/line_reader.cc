@@ -13,8 +13,7 @@
 namespace ncclscope::cli::inspector_log {
 namespace {
 
-constexpr std::size_t kInputBytes = std::size_t{256} << 10;
-constexpr std::size_t kTextBytes = std::size_t{1} << 20;
+constexpr std::size_t kTextPerInput = 4;  // sizes of the buffers; text compresses better than that
 constexpr std::byte kGzipMagic[2] = {std::byte{0x1F}, std::byte{0x8B}};
 
 }  // namespace
@@ -54,7 +53,8 @@ const char* inflate_error(int status) {
 
 }  // namespace
 
-LineReader::LineReader(std::string path) : path_(std::move(path)) {}
+LineReader::LineReader(std::string path, std::size_t buffer_bytes)
+    : path_(std::move(path)), buffer_bytes_(buffer_bytes) {}
 
 LineReader::~LineReader() {
   if (file_ >= 0) close(file_);
@@ -71,8 +71,8 @@ bool LineReader::open() {
     error_ = path_ + ": cannot be opened: " + std::generic_category().message(errno);
     return false;
   }
-  input_.resize(kInputBytes);
-  text_.resize(kTextBytes);
+  input_.resize(buffer_bytes_ / kTextPerInput);
+  text_.resize(buffer_bytes_);
   input_end_ = read_file(input_.data(), input_.size());
   if (!error_.empty()) return false;
   if (input_end_ < sizeof kGzipMagic ||

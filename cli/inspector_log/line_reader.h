@@ -27,7 +27,8 @@ class LineReader {
   };
 
   /// `path` is opened at the first next().
-  explicit LineReader(std::string path);
+  /// @param buffer_bytes  of text that is read at a time
+  explicit LineReader(std::string path, std::size_t buffer_bytes = std::size_t{1} << 18);
   ~LineReader();
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
@@ -55,6 +56,7 @@ class LineReader {
   void fail(const std::string& reason);
 
   std::string path_;
+  std::size_t buffer_bytes_;
   int file_ = -1;
   bool at_end_ = false;
   bool compressed_data_cut_ = false;

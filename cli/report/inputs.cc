@@ -48,7 +48,8 @@ bool is_number(std::string_view text) {
 /// good one may be damaged.
 std::string why_no_log(const std::string& path, bool& traces) {
   constexpr int kLinesToTry = 20;
-  inspector_log::LineReader reader(path);
+  constexpr std::size_t kLookBytes = std::size_t{32} << 10;
+  inspector_log::LineReader reader(path, kLookBytes);
   std::string_view line;
   bool any = false;
   for (int i = 0; i < kLinesToTry; ++i) {

@@ -46,23 +46,34 @@ class TextCache {
       : pool_(pool), rename_(rename) {}
 
   TextId of(std::string_view text) {
-    for (std::size_t i = 0; i < size_; ++i) {
-      if (known_[i].text == text) return known_[i].id;
-    }
-    const std::size_t slot = size_ < known_.size() ? size_++ : next_++ % known_.size();
-    known_[slot] = {std::string(text), pool_.intern(rename_(text))};
-    return known_[slot].id;
+    // They follow each other as in the last step, usually.
+    Known& last = known_[last_];
+    if (known_[last.next].text != text) last.next = find(text);
+    last_ = last.next;
+    return known_[last_].id;
   }
 
  private:
   struct Known {
     std::string text;
     TextId id{};
+    std::size_t next = 0;  // which came after it
   };
+
+  std::size_t find(std::string_view text) {
+    for (std::size_t i = 0; i < size_; ++i) {
+      if (known_[i].text == text) return i;
+    }
+    const std::size_t slot = size_ < known_.size() ? size_++ : replaced_++ % known_.size();
+    known_[slot].text = text;
+    known_[slot].id = pool_.intern(rename_(text));
+    return slot;
+  }
+
   StringPool& pool_;
   std::string_view (*rename_)(std::string_view);
   std::array<Known, 16> known_;
-  std::size_t size_ = 0, next_ = 0;
+  std::size_t size_ = 0, replaced_ = 0, last_ = 0;
 };
 
 std::string_view unchanged(std::string_view text) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -14,7 +15,7 @@
 namespace ncclscope::cli::report {
 namespace {
 
-constexpr std::size_t kMostRows = 122'880;  // of a file: DuckDB's own size of a row group
+constexpr std::size_t kMostRows = 122'880;  // of a file, which is one row group
 constexpr std::size_t kWindowRows = 2'048;  // that are tallied while they are still in the cache
 
 std::size_t bytes_of(ColumnType type) {
@@ -109,8 +110,9 @@ class BatchTable {
   void encode(ColumnId column, Codes& codes) {
     codes.texts.clear();
     codes.of_rows.resize(batch_.rows());
+    const auto* ids = reinterpret_cast<const TextId*>(batch_.data(column));
     for (std::size_t row = 0; row < batch_.rows(); ++row) {
-      const TextId id = batch_.text_at(column, row);
+      const TextId id = ids[row];
       if (id == TextId::kNone) {
         codes.of_rows[row] = 0;
         continue;
@@ -266,7 +268,8 @@ class ParallelWriter {
     const std::string path =
         options_.folder + "/" + options_.prefix + "_" + std::to_string(files_++) + ".parquet";
     connection.run("COPY (SELECT * FROM " + function + "()) TO " + sql_literal(path) +
-                   " (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)");
+                   " (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE " +
+                   std::to_string(kMostRows) + ")");
     batch.clear();
   }
 
@@ -305,7 +308,10 @@ std::size_t StringPool::size() const {
 }
 
 OperationBatch::OperationBatch(std::size_t capacity, ColumnSet columns)
-    : nowhere_(capacity * sizeof(double)), columns_(columns), capacity_(capacity) {
+    : known_(capacity),
+      nowhere_(capacity * sizeof(double)),
+      columns_(columns),
+      capacity_(capacity) {
   for (std::size_t i = 0; i < kColumnCount; ++i) {
     write_[i] = nowhere_.data();
     if (!has(columns, i)) continue;
@@ -316,10 +322,14 @@ OperationBatch::OperationBatch(std::size_t capacity, ColumnSet columns)
 
 void OperationBatch::end_row() {
   for (ColumnSet missing = columns_ & ~set_; missing != 0; missing &= missing - 1) {
-    auto& valid = valid_[static_cast<std::size_t>(__builtin_ctzll(missing))];
+    const auto i = static_cast<std::size_t>(std::countr_zero(missing));
+    auto& valid = valid_[i];
     if (valid.empty()) valid.assign((capacity_ + 63) / 64, ~std::uint64_t{0});
     valid[rows_ / 64] &= ~(std::uint64_t{1} << (rows_ % 64));
+    const std::size_t size = bytes_of(kColumns[i].type);
+    std::memset(write_[i] + rows_ * size, 0, size);
   }
+  known_[rows_] = set_ & columns_;
   written_ |= set_;
   set_ = 0;
   ++rows_;

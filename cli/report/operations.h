@@ -76,24 +76,12 @@ class OperationBatch {
   [[nodiscard]] ColumnSet columns() const { return columns_; }
   /// Columns that were ever written and that the batch does not have.
   [[nodiscard]] ColumnSet lost() const { return written_ & ~columns_; }
-  [[nodiscard]] bool is_null(ColumnId column, std::size_t row) const {
-    if ((columns_ & column_set(column)) == 0) return true;
-    const auto& valid = valid_[index(column)];
-    return !valid.empty() && (valid[row / 64] >> (row % 64) & 1) == 0;
-  }
-  [[nodiscard]] TextId text_at(ColumnId column, std::size_t row) const {
-    return is_null(column, row) ? TextId::kNone : at<TextId>(column, row);
-  }
-  [[nodiscard]] std::int64_t integer_at(ColumnId column, std::size_t row) const {
-    return kColumns[index(column)].type == ColumnType::kInt32 ? at<std::int32_t>(column, row)
-                                                              : at<std::int64_t>(column, row);
-  }
-  [[nodiscard]] double number_at(ColumnId column, std::size_t row) const {
-    return at<double>(column, row);
-  }
-  /// The values of a column, of its type (kText: TextId).
+  /// The columns that are not NULL in a row.
+  [[nodiscard]] ColumnSet known(std::size_t row) const { return known_[row]; }
+  /// The values of a column, of its type (kText: TextId); 0 for NULL. Null if the batch does not
+  /// have the column.
   [[nodiscard]] const std::byte* data(ColumnId column) const {
-    return storage_[index(column)].data();
+    return storage_[index(column)].empty() ? nullptr : storage_[index(column)].data();
   }
   /// A bit per row, 0 for NULL; empty if no value of the column is NULL.
   [[nodiscard]] const std::vector<std::uint64_t>& valid(ColumnId column) const {
@@ -107,14 +95,11 @@ class OperationBatch {
     reinterpret_cast<T*>(write_[index(column)])[rows_] = value;
     set_ |= column_set(column);
   }
-  template <typename T>
-  [[nodiscard]] const T& at(ColumnId column, std::size_t row) const {
-    return reinterpret_cast<const T*>(write_[index(column)])[row];
-  }
 
   std::array<std::byte*, kColumnCount> write_{};  // into storage_ or nowhere_
   std::array<std::vector<std::byte>, kColumnCount> storage_;
   std::array<std::vector<std::uint64_t>, kColumnCount> valid_;
+  std::vector<ColumnSet> known_;
   std::vector<std::byte> nowhere_;  // what is written to columns that the batch does not have
   ColumnSet columns_;
   ColumnSet set_ = 0;      // of the current row: those with a value

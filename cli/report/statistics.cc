@@ -68,35 +68,34 @@ void write_finest(Connection& connection, const std::vector<TalliedGroup>& group
     for (const ColumnId id : ids) columns += std::string(", ") + column_name(id) + " " + type;
   };
   add(kFinestTexts, "VARCHAR");
-  add(kFinestIntegers, "BIGINT");
   add(kDescribingTexts, "VARCHAR");
-  add(kDescribingIntegers, "BIGINT");
   connection.run("CREATE OR REPLACE TEMP TABLE finest (" + columns +
-                 ", operations BIGINT, timed BIGINT, total_bytes BIGINT, first_ns BIGINT, last_ns "
+                 ", rank INTEGER, ranks INTEGER, nodes INTEGER, bytes BIGINT, operations BIGINT, "
+                 "timed BIGINT, total_bytes BIGINT, first_ns BIGINT, last_ns "
                  "BIGINT)");
   TableAppender appender(connection, "finest");
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const TalliedGroup& group = groups[i];
-    const auto known = [&](ColumnId id) { return (group.known & column_set(id)) != 0; };
     const auto texts = [&](const auto& values) {
       for (const TextId text : values)
         text == TextId::kNone ? appender.null() : appender.text(pool.text(text));
     };
-    const auto integers = [&](const auto& ids, const auto& values) {
-      for (std::size_t j = 0; j < ids.size(); ++j)
-        known(ids[j]) ? appender.integer(values[j]) : appender.null();
+    const auto integer = [&](ColumnId column, std::int64_t value) {
+      (group.known & column_set(column)) == 0 ? appender.null() : appender.integer(value);
     };
     appender.integer(static_cast<std::int64_t>(i));
     appender.text(pool.text(group.job));
     texts(group.texts);
-    integers(kFinestIntegers, group.integers);
     texts(group.describing_texts);
-    integers(kDescribingIntegers, group.describing_integers);
+    integer(ColumnId::kRank, group.rank);
+    integer(ColumnId::kRanks, group.ranks);
+    integer(ColumnId::kNodes, group.nodes);
+    integer(ColumnId::kBytes, group.bytes);
     appender.integer(group.operations);
     appender.integer(group.timed);
-    known(ColumnId::kBytes) ? appender.integer(group.total_bytes()) : appender.null();
-    known(ColumnId::kTimeNs) ? appender.integer(group.first_ns) : appender.null();
-    known(ColumnId::kTimeNs) ? appender.integer(group.last_ns) : appender.null();
+    integer(ColumnId::kBytes, group.bytes * group.operations);
+    integer(ColumnId::kTimeNs, group.first_ns);
+    integer(ColumnId::kTimeNs, group.last_ns);
     appender.end_row();
   }
   appender.close();
@@ -186,14 +185,13 @@ std::vector<MeasuredValues> load_values(Connection& connection, std::size_t coun
 class GroupMaker {
  public:
   GroupStatistics make(std::span<const MeasuredValues* const> rows) {
-    order_.assign(rows.begin(), rows.end());
+    take(rows);
     // NaN, which means NULL, has no place in an order: it goes to the end.
-    const auto end = std::partition(order_.begin(), order_.end(), [](const MeasuredValues* values) {
-      return !std::isnan(values->measures[0]);
+    const auto end = std::partition(order_.begin(), order_.end(), [](const Placed& placed) {
+      return !std::isnan(placed.seconds);
     });
-    std::sort(order_.begin(), end, [](const MeasuredValues* a, const MeasuredValues* b) {
-      return a->measures[0] < b->measures[0];
-    });
+    std::sort(order_.begin(), end,
+              [](const Placed& a, const Placed& b) { return a.seconds < b.seconds; });
     GroupStatistics out;
     for (std::size_t measure = 0; measure < out.size(); ++measure)
       out[measure] = statistics_of(measure);
@@ -201,13 +199,40 @@ class GroupMaker {
   }
 
  private:
+  struct Placed {
+    double seconds;
+    std::uint32_t row;
+  };
+
+  /// What several ranks have in common becomes one.
+  void take(std::span<const MeasuredValues* const> rows) {
+    rows_.clear();
+    if (rows.front()->group == rows.back()->group) {
+      for (const MeasuredValues* row : rows) rows_.push_back(*row);
+    } else {
+      merged_.clear();
+      for (const MeasuredValues* row : rows) merged_.add(row->measures, row->occurrences);
+      merged_.for_each([&](const Measures& measures, std::int64_t occurrences) {
+        rows_.push_back({0, occurrences, measures});
+      });
+    }
+    order_.clear();
+    for (const MeasuredValues& row : rows_)
+      order_.push_back({row.measures[0], static_cast<std::uint32_t>(order_.size())});
+  }
+
   MeasureStatistics statistics_of(std::size_t measure) {
     MeasureStatistics out;
     values_.clear();
-    for (const MeasuredValues* row : order_) {
-      if (std::isnan(row->measures[measure])) continue;
-      values_.push_back({row->measures[measure], row->occurrences});
-      out.count += row->occurrences;
+    for (const Placed& placed : order_) {
+      const MeasuredValues& row = rows_[placed.row];
+      const double value = row.measures[measure];
+      if (std::isnan(value)) continue;
+      out.count += row.occurrences;
+      if (!values_.empty() && values_.back().value == value)
+        values_.back().count += row.occurrences;
+      else
+        values_.push_back({value, row.occurrences});
     }
     sort_values();
     accumulator_.begin(out.count);
@@ -226,7 +251,9 @@ class GroupMaker {
       std::sort(values_.begin(), values_.end(), less);
   }
 
-  std::vector<const MeasuredValues*> order_;
+  std::vector<MeasuredValues> rows_;
+  ValueTable merged_;
+  std::vector<Placed> order_;
   std::vector<Occurrences> values_;
   Accumulator accumulator_;
 };

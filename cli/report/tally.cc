@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/tally.h"
 
-#include <algorithm>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -12,16 +10,63 @@
 namespace ncclscope::cli::report {
 namespace {
 
-constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio
+/// What a tally looks at, column by column; columns that the batch does not have are all NULL.
+class Columns {
+ public:
+  explicit Columns(const OperationBatch& batch) : batch_(batch) {
+    set(kFinestTexts, finest_texts_);
+    set(kDescribingTexts, describing_texts_);
+    set(kMeasuredColumns, measured_);
+    rank_ = values<std::int32_t>(ColumnId::kRank);
+    ranks_ = values<std::int32_t>(ColumnId::kRanks);
+    nodes_ = values<std::int32_t>(ColumnId::kNodes);
+    bytes_ = values<std::int64_t>(ColumnId::kBytes);
+    time_ns_ = values<std::int64_t>(ColumnId::kTimeNs);
+  }
 
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
-  return std::rotl(hash ^ word, 29) * kOdd;
-}
+  [[nodiscard]] ColumnSet known(std::size_t row) const { return batch_.known(row); }
+  [[nodiscard]] TextId finest_text(std::size_t i, std::size_t row) const {
+    return at(finest_texts_[i], row);
+  }
+  [[nodiscard]] TextId describing_text(std::size_t i, std::size_t row) const {
+    return at(describing_texts_[i], row);
+  }
+  [[nodiscard]] double measure(std::size_t i, std::size_t row) const {
+    return at(measured_[i], row);
+  }
+  [[nodiscard]] std::int32_t rank(std::size_t row) const { return at(rank_, row); }
+  [[nodiscard]] std::int32_t ranks(std::size_t row) const { return at(ranks_, row); }
+  [[nodiscard]] std::int32_t nodes(std::size_t row) const { return at(nodes_, row); }
+  [[nodiscard]] std::int64_t bytes(std::size_t row) const { return at(bytes_, row); }
+  [[nodiscard]] std::int64_t time_ns(std::size_t row) const { return at(time_ns_, row); }
+
+ private:
+  template <typename T>
+  [[nodiscard]] const T* values(ColumnId column) const {
+    return reinterpret_cast<const T*>(batch_.data(column));
+  }
+  template <typename T, std::size_t kCount>
+  void set(const std::array<ColumnId, kCount>& columns, std::array<const T*, kCount>& out) {
+    for (std::size_t i = 0; i < kCount; ++i) out[i] = values<T>(columns[i]);
+  }
+  template <typename T>
+  static T at(const T* values, std::size_t row) {
+    return values == nullptr ? T{} : values[row];
+  }
+
+  const OperationBatch& batch_;
+  std::array<const TextId*, kFinestTexts.size()> finest_texts_{};
+  std::array<const TextId*, kDescribingTexts.size()> describing_texts_{};
+  std::array<const double*, kMeasuredColumns.size()> measured_{};
+  const std::int32_t *rank_, *ranks_, *nodes_;
+  const std::int64_t *bytes_, *time_ns_;
+};
 
 struct Key {
   std::array<TextId, kFinestTexts.size()> texts{};
-  std::uint32_t known = 0;  // a bit for each of the integers that is not NULL
-  std::array<std::int64_t, kFinestIntegers.size()> integers{};
+  std::int32_t rank = 0;
+  std::int64_t bytes = 0;
+  ColumnSet known = 0;  // rank and bytes, where they are not NULL
   bool operator==(const Key&) const = default;
 };
 static_assert(std::has_unique_object_representations_v<Key>);
@@ -31,128 +76,67 @@ struct KeyHash {
     std::array<std::uint64_t, sizeof(Key) / sizeof(std::uint64_t)> words;
     static_assert(sizeof words == sizeof key);
     std::memcpy(&words, &key, sizeof key);
-    std::uint64_t hash = 0;
-    for (const std::uint64_t word : words) hash = mixed(hash, word);
-    return hash ^ hash >> 32U;
+    return hash_of(words);
   }
 };
 
-Key key_of(const OperationBatch& rows, std::size_t row) {
+Key key_of(const Columns& columns, std::size_t row) {
   Key key;
-  for (std::size_t i = 0; i < kFinestTexts.size(); ++i)
-    key.texts[i] = rows.text_at(kFinestTexts[i], row);
-  for (std::size_t i = 0; i < kFinestIntegers.size(); ++i) {
-    if (rows.is_null(kFinestIntegers[i], row)) continue;
-    key.integers[i] = rows.integer_at(kFinestIntegers[i], row);
-    key.known |= 1U << i;
-  }
+  for (std::size_t i = 0; i < kFinestTexts.size(); ++i) key.texts[i] = columns.finest_text(i, row);
+  key.rank = columns.rank(row);
+  key.bytes = columns.bytes(row);
+  key.known = columns.known(row) & column_set(ColumnId::kRank, ColumnId::kBytes);
   return key;
 }
 
-/// The measures of a row as bits, so that NaN, which means NULL, is a value like others.
-using Bits = std::array<std::uint64_t, kMeasuredColumns.size()>;
-
-Bits bits_of(const OperationBatch& rows, std::size_t row) {
-  Bits bits;
-  for (std::size_t i = 0; i < bits.size(); ++i) {
-    const ColumnId column = kMeasuredColumns[i];
-    bits[i] = std::bit_cast<std::uint64_t>(rows.is_null(column, row)
-                                               ? std::numeric_limits<double>::quiet_NaN()
-                                               : rows.number_at(column, row));
+Measures measures_of(const Columns& columns, std::size_t row) {
+  Measures measures;
+  const ColumnSet known = columns.known(row);
+  for (std::size_t i = 0; i < measures.size(); ++i) {
+    measures[i] = (known & column_set(kMeasuredColumns[i])) == 0
+                      ? std::numeric_limits<double>::quiet_NaN()
+                      : columns.measure(i, row);
   }
-  return bits;
+  return measures;
 }
-
-/// Distinct measures, and how often they occur. Open addressing; its size is a power of two.
-class ValueTable {
- public:
-  /// False if it must grow first.
-  bool add(const Bits& bits) {
-    if ((used_ + 1) * 3 > slots_.size() * 2) return false;
-    Slot& slot = slot_of(bits);
-    used_ += slot.occurrences == 0 ? 1 : 0;
-    ++slot.occurrences;
-    return true;
-  }
-
-  [[nodiscard]] std::size_t used() const { return used_; }
-  [[nodiscard]] std::size_t bytes() const { return slots_.size() * sizeof(Slot); }
-
-  void grow() {
-    std::vector<Slot> old(std::max<std::size_t>(kFirstSlots, slots_.size() * 2));
-    old.swap(slots_);
-    for (const Slot& slot : old) {
-      if (slot.occurrences != 0) slot_of(slot.bits) = slot;
-    }
-  }
-
-  void append_to(std::vector<MeasuredValues>& out, std::int64_t group) const {
-    for (const Slot& slot : slots_) {
-      if (slot.occurrences == 0) continue;
-      MeasuredValues& values = out.emplace_back();
-      values.group = group;
-      values.occurrences = slot.occurrences;
-      for (std::size_t i = 0; i < slot.bits.size(); ++i)
-        values.measures[i] = std::bit_cast<double>(slot.bits[i]);
-    }
-  }
-
- private:
-  static constexpr std::size_t kFirstSlots = 16;
-  struct Slot {
-    Bits bits{};
-    std::int64_t occurrences = 0;  // 0: nothing is here
-  };
-
-  Slot& slot_of(const Bits& bits) {
-    std::uint64_t hash = 0;
-    for (const std::uint64_t word : bits) hash = mixed(hash, word);
-    const std::size_t last = slots_.size() - 1;
-    std::size_t at = (hash ^ hash >> 32U) & last;
-    while (slots_[at].occurrences != 0 && slots_[at].bits != bits) at = (at + 1) & last;
-    if (slots_[at].occurrences == 0) slots_[at].bits = bits;
-    return slots_[at];
-  }
-
-  std::vector<Slot> slots_;
-  std::size_t used_ = 0;
-};
 
 /// Counts of a row into its group.
-void add_row(TalliedGroup& group, const OperationBatch& rows, std::size_t row) {
+void add_row(TalliedGroup& group, const Columns& columns, std::size_t row) {
+  const ColumnSet known = columns.known(row);
   ++group.operations;
-  if (!rows.is_null(ColumnId::kSeconds, row)) ++group.timed;
-  if (!rows.is_null(ColumnId::kTimeNs, row)) {
-    const std::int64_t time_ns = rows.integer_at(ColumnId::kTimeNs, row);
-    const bool first = (group.known & column_set(ColumnId::kTimeNs)) == 0;
-    if (first || time_ns < group.first_ns) group.first_ns = time_ns;
-    if (first || time_ns > group.last_ns) group.last_ns = time_ns;
-    group.known |= column_set(ColumnId::kTimeNs);
-  }
+  if ((known & column_set(ColumnId::kSeconds)) != 0) ++group.timed;
+  if ((known & column_set(ColumnId::kTimeNs)) == 0) return;
+  const std::int64_t time_ns = columns.time_ns(row);
+  const bool first = (group.known & column_set(ColumnId::kTimeNs)) == 0;
+  if (first || time_ns < group.first_ns) group.first_ns = time_ns;
+  if (first || time_ns > group.last_ns) group.last_ns = time_ns;
+  group.known |= column_set(ColumnId::kTimeNs);
 }
 
+constexpr ColumnSet kDescribing =
+    column_set(ColumnId::kRanks, ColumnId::kNodes, ColumnId::kCommunicatorName,
+               ColumnId::kDimension, ColumnId::kNode, ColumnId::kGpu);
+
 /// What describes the group where nothing did before.
-void describe(TalliedGroup& group, const OperationBatch& rows, std::size_t row) {
+void describe(TalliedGroup& group, const Columns& columns, std::size_t row) {
+  const ColumnSet missing = kDescribing & columns.known(row) & ~group.known;
+  if (missing == 0) return;
   for (std::size_t i = 0; i < kDescribingTexts.size(); ++i) {
-    if (group.describing_texts[i] == TextId::kNone)
-      group.describing_texts[i] = rows.text_at(kDescribingTexts[i], row);
+    if ((missing & column_set(kDescribingTexts[i])) != 0)
+      group.describing_texts[i] = columns.describing_text(i, row);
   }
-  for (std::size_t i = 0; i < kDescribingIntegers.size(); ++i) {
-    const ColumnId column = kDescribingIntegers[i];
-    if ((group.known & column_set(column)) != 0 || rows.is_null(column, row)) continue;
-    group.describing_integers[i] = rows.integer_at(column, row);
-    group.known |= column_set(column);
-  }
+  if ((missing & column_set(ColumnId::kRanks)) != 0) group.ranks = columns.ranks(row);
+  if ((missing & column_set(ColumnId::kNodes)) != 0) group.nodes = columns.nodes(row);
+  group.known |= missing;
 }
 
 TalliedGroup group_with(const Key& key, TextId job) {
   TalliedGroup group;
   group.job = job;
   group.texts = key.texts;
-  group.integers = key.integers;
-  for (std::size_t i = 0; i < kFinestIntegers.size(); ++i) {
-    if ((key.known >> i & 1U) != 0) group.known |= column_set(kFinestIntegers[i]);
-  }
+  group.rank = key.rank;
+  group.bytes = key.bytes;
+  group.known = key.known;
   return group;
 }
 
@@ -162,14 +146,19 @@ class Tally::Part {
  public:
   explicit Part(TextId job) : job_(job) {}
 
-  std::size_t group_of(const OperationBatch& rows, std::size_t row) {
-    const Key key = key_of(rows, row);
+  std::size_t group_of(const Columns& columns, std::size_t row) {
+    const Key key = key_of(columns, row);
+    // Operations follow each other as in the last step, usually.
+    if (last_ < next_.size() && keys_[next_[last_]] == key) return last_ = next_[last_];
     const auto [known, is_new] = known_.try_emplace(key, groups_.size());
     if (is_new) {
       groups_.push_back(group_with(key, job_));
       values_.emplace_back();
+      keys_.push_back(key);
+      next_.push_back(0);
     }
-    return known->second;
+    if (last_ < next_.size()) next_[last_] = known->second;
+    return last_ = known->second;
   }
 
   TalliedGroup& group(std::size_t number) { return groups_[number]; }
@@ -183,6 +172,9 @@ class Tally::Part {
   std::unordered_map<Key, std::size_t, KeyHash> known_;
   std::vector<TalliedGroup> groups_;
   std::vector<ValueTable> values_;
+  std::vector<Key> keys_;
+  std::vector<std::size_t> next_;  // the group that came after this one
+  std::size_t last_ = std::numeric_limits<std::size_t>::max();
 };
 
 Tally::Tally(std::uint64_t memory_bytes) : memory_bytes_(memory_bytes) {}
@@ -194,19 +186,18 @@ Tally::Part& Tally::new_part() {
   return *parts_.emplace_back(std::make_unique<Part>(job_));
 }
 
-void Tally::add(Part& part, const OperationBatch& rows, std::size_t first) {
-  for (std::size_t row = first; row < rows.rows() && complete(); ++row) {
-    const std::size_t number = part.group_of(rows, row);
+void Tally::add(Part& part, const OperationBatch& batch, std::size_t first) {
+  const Columns columns(batch);
+  for (std::size_t row = first; row < batch.rows() && complete(); ++row) {
+    const std::size_t number = part.group_of(columns, row);
     TalliedGroup& group = part.group(number);
-    add_row(group, rows, row);
-    describe(group, rows, row);
+    add_row(group, columns, row);
+    describe(group, columns, row);
     ValueTable& values = part.values(number);
-    const Bits bits = bits_of(rows, row);
-    if (values.add(bits)) continue;
     const std::size_t before = values.bytes();
-    values.grow();
+    values.add(measures_of(columns, row), 1);
+    if (values.bytes() == before) continue;
     if ((used_bytes_ += values.bytes() - before) > memory_bytes_) given_up_ = true;
-    (void)values.add(bits);
   }
   if (!complete()) part.clear();
 }
@@ -228,7 +219,10 @@ Tally::Result Tally::take() {
   result.values.reserve(values);
   for (const auto& part : parts_) {
     for (std::size_t i = 0; i < part->groups(); ++i) {
-      part->values(i).append_to(result.values, static_cast<std::int64_t>(result.groups.size()));
+      const auto group = static_cast<std::int64_t>(result.groups.size());
+      part->values(i).for_each([&](const Measures& measures, std::int64_t occurrences) {
+        result.values.push_back({group, occurrences, measures});
+      });
       result.groups.push_back(part->group(i));
       part->values(i) = ValueTable();
     }

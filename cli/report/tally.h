@@ -18,23 +18,22 @@
 
 #include "cli/report/operations.h"
 #include "cli/report/schema.h"
+#include "cli/report/value_table.h"
 
 namespace ncclscope::cli::report {
 
-/// Keys of the finest groups beside the job: the groups of every table are made of whole ones of
-/// these.
+/// Texts among the keys of the finest groups, beside job, rank and bytes: the groups of every table
+/// are made of whole ones of these.
 inline constexpr std::array kFinestTexts{ColumnId::kCommunicator, ColumnId::kCommunicationClass,
                                          ColumnId::kCollective, ColumnId::kAlgorithm,
                                          ColumnId::kProtocol};
-inline constexpr std::array kFinestIntegers{ColumnId::kRank, ColumnId::kBytes};  // bytes last
-/// The same for the whole group: any value that is not NULL.
+/// Texts that are the same for the whole group: any value that is not NULL.
 inline constexpr std::array kDescribingTexts{ColumnId::kCommunicatorName, ColumnId::kDimension,
                                              ColumnId::kNode, ColumnId::kGpu};
-inline constexpr std::array kDescribingIntegers{ColumnId::kRanks, ColumnId::kNodes};
 /// Of which statistics are made.
 inline constexpr std::array kMeasuredColumns{ColumnId::kSeconds, ColumnId::kAlgbw,
                                              ColumnId::kBusbw};
-using Measures = std::array<double, kMeasuredColumns.size()>;  // NaN for NULL
+static_assert(kMeasuredColumns.size() == std::tuple_size_v<Measures>);
 
 /// `occurrences` operations of a group with the same measures.
 struct MeasuredValues {
@@ -43,18 +42,17 @@ struct MeasuredValues {
   Measures measures{};
 };
 
-/// A finest group. `known` has the integers that are not NULL.
+/// A finest group. `known` has the columns among rank, bytes, ranks, nodes and time_ns that are not
+/// NULL.
 struct TalliedGroup {
   TextId job{};
   std::array<TextId, kFinestTexts.size()> texts{};
-  std::array<std::int64_t, kFinestIntegers.size()> integers{};
   std::array<TextId, kDescribingTexts.size()> describing_texts{};
-  std::array<std::int64_t, kDescribingIntegers.size()> describing_integers{};
   ColumnSet known = 0;
+  std::int32_t rank = 0, ranks = 0, nodes = 0;
+  std::int64_t bytes = 0;  // of each operation
   std::int64_t operations = 0, timed = 0;
-  std::int64_t first_ns = 0, last_ns = 0;  // if `known` has a time
-
-  [[nodiscard]] std::int64_t total_bytes() const { return integers.back() * operations; }
+  std::int64_t first_ns = 0, last_ns = 0;
 };
 
 class Tally {

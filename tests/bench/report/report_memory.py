@@ -11,6 +11,7 @@ had more than 500 MB resident, or if the report does not count every line.
 import argparse
 import gzip
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -24,6 +25,20 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import inspector_lines  # noqa: E402
 
 LIMIT_MB = 500
+FILE_LINES = 1_000_000
+
+
+def write_file(arguments) -> None:
+    """(folder, number, lines): one log; for a pool of processes."""
+    folder, number, count = arguments
+    rng = random.Random(number)
+    parts = []
+    for text in inspector_lines.rank_lines(0, 2, 20_000, 9):
+        key = '_busbw_gbs":'
+        parts.append(text[:text.index(key) + len(key)])
+    with gzip.open(folder / f"node{number:04d}-pid{number}.log.gz", "wb", compresslevel=1) as file:
+        for begin in range(0, count, len(parts)):
+            file.write("".join(f"{part}{rng.random() * 400:.6f}}}}}\n" for part in parts[:count - begin]).encode())
 
 
 def main() -> int:
@@ -36,18 +51,9 @@ def main() -> int:
     try:
         logs = work / "logs"
         logs.mkdir()
-        rng, written, number = random.Random(3), 0, 0
-        template = list(inspector_lines.rank_lines(0, 2, 20_000, 9))
-        while written < options.lines:
-            count = min(options.lines - written, 1_000_000)
-            with gzip.open(logs / f"node{number:04d}-pid{number}.log.gz", "wt", compresslevel=1, encoding="utf-8") as file:
-                for line in range(count):
-                    text = template[line % len(template)]
-                    key = '_busbw_gbs":'
-                    at = text.index(key) + len(key)
-                    file.write(f"{text[:at]}{rng.random() * 400:.6f}}}}}\n")
-            written += count
-            number += 1
+        sizes = [min(FILE_LINES, options.lines - begin) for begin in range(0, options.lines, FILE_LINES)]
+        with multiprocessing.Pool(2) as pool:
+            pool.map(write_file, [(logs, number, count) for number, count in enumerate(sizes)], chunksize=1)
         begin = time.monotonic()
         process = subprocess.Popen([str(options.build / "cli/ncclscope"), "report", str(logs), "--output", str(work / "out"), "--quiet",
                                     "--no-pictures"], stdout=subprocess.DEVNULL)
@@ -56,7 +62,7 @@ def main() -> int:
         seconds = time.monotonic() - begin
         code = os.waitstatus_to_exitcode(status)
         counted = json.loads((work / "out/report.json").read_text())["inputs"]["operations"] if code == 0 else 0
-        print(f"{options.lines} lines in {number} files: {seconds:.1f} s, {peak_mb:.0f} MB resident at most (limit {LIMIT_MB}), "
+        print(f"{options.lines} lines in {len(sizes)} files: {seconds:.1f} s, {peak_mb:.0f} MB resident at most (limit {LIMIT_MB}), "
               f"{counted} operations, status {code}")
         return 0 if code == 0 and counted == options.lines and peak_mb <= LIMIT_MB else 1
     finally:
