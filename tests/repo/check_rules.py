@@ -53,7 +53,7 @@ BLIND = re.compile(r"\bblind\b")
 # About telemetry, nodes or history itself: partly blind telemetry is what they tell of, or plays no part.
 SEES_WITHOUT_COVERAGE = {"NcclscopeLowCoverage", "NcclscopePluginOverhead", "NcclscopeAgentDown", "NcclscopeVersionSkew",
                          "NcclscopeSeriesFolded", "NcclscopeJobOutsideNccl", "NcclscopeSlowLink", "NcclscopeStepTimeAboveBaseline",
-                         "NcclscopeSocketsInsteadOfRdma"}
+                         "NcclscopeSocketsInsteadOfRdma", "NcclscopeArchiveLosses"}
 # Over days: once told, it stays for the range that it looks back.
 STAYS = {"NcclscopeSlowAcrossJobs"}
 

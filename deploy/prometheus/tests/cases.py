@@ -820,6 +820,26 @@ def telemetry_cases():
     yield Case(alert, "nothing folded", "1m", folded(gauge((40, 0))), [("15m", alert, [])])
     yield Case(alert, "no data", "1m", {'up{instance="n0:9400", job="ncclscope"}': "1x20"}, [("15m", alert, [])])
 
+    alert = "NcclscopeArchiveLosses"
+
+    def archive(queue, disk):
+        where = 'instance="n0:9400", job="ncclscope"'
+        return {"ncclscope_agent_archive_operations_total{" + where + "}": counter((40, 12000)),
+                f'ncclscope_agent_archive_operations_dropped_total{{{where}, reason="queue"}}': queue,
+                f'ncclscope_agent_archive_operations_dropped_total{{{where}, reason="disk"}}': disk}
+
+    def lost(reason, why, count, since):
+        return ({"instance": "n0:9400", "reason": reason, "severity": "warning"}, notes(
+            alert, "The archive of the agent at n0:9400 loses operations",
+            f"The agent at n0:9400 lost {count} operations of its archive in 5m, since {at(since)}: {why}. Metrics and alerts have "
+            "them; reports and replays of the archive will not. Kept meanwhile: 60k."))
+    yield Case(alert, "a slow disk, which recovers", "1m", archive(counter((10, 0), (10, 600), (20, 0)), counter((40, 0))),
+               [("9m", alert, []), ("18m", alert, [lost("queue", "the disk is too slow for them", "3k", 600)]), ("30m", alert, [])])
+    yield Case(alert, "a full disk", "1m", archive(counter((40, 0)), counter((10, 0), (30, 12000))),
+               [("18m", alert, [lost("disk", "the disk refuses them", "60k", 600)])])
+    yield Case(alert, "nothing lost", "1m", archive(counter((40, 0)), counter((40, 0))), [("30m", alert, [])])
+    yield Case(alert, "no data", "1m", {'up{instance="n0:9400", job="ncclscope"}': "1x20"}, [("15m", alert, [])])
+
 
 def absent_cases():
     """Nothing but targets that are up: agents that know of no job."""
