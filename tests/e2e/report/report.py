@@ -182,6 +182,20 @@ def check_parquet(report: pathlib.Path, want) -> None:
         check(changes + 1 == len(set(names)), f"{path}: rows of its files are mixed")
 
 
+def check_documented_query(report: pathlib.Path, want) -> None:
+    """The query of docs/parquet-schema.md for the time of an operation once all ranks are there."""
+    import duckdb
+    page = (pathlib.Path(__file__).resolve().parents[3] / "docs/parquet-schema.md").read_text()
+    query = page[page.index("```sql\n") + 7:]
+    query = query[:query.index("```")].replace("REPORT/", f"{report}/")
+    got = duckdb.sql(f"SELECT count(*), count(seconds_together), sum(seconds_together) FROM ({query})").fetchone()
+    groups = want[want["collective"].isin(["AllReduce", "AllGather", "ReduceScatter", "AlltoAll"])].groupby(
+        ["job", "communicator", "collective", "sequence"])["seconds"]
+    together = groups.transform("min")[groups.transform("count") == want["ranks"].reindex(groups.transform("count").index)]
+    check(got[0] == len(want) and got[1] == len(together) and got[1] > 0 and abs(got[2] - together.sum()) <= 1e-9 * together.sum(),
+          f"the documented query gives {got}, not {len(together)} with {together.sum()} s")
+
+
 def check_statistics(report: pathlib.Path, want) -> int:
     """CSV and JSON against pandas; returns how many numbers were compared."""
     import pandas
@@ -222,6 +236,7 @@ def main() -> int:
         check(done.returncode == 0, f"exit status {done.returncode}: {done.stderr}")
         check_parquet(work / "out", want)
         compared = check_statistics(work / "out", want)
+        check_documented_query(work / "out", want)
         inputs = json.loads((work / "out/report.json").read_text())["inputs"]
         check(inputs["operations"] == len(want) and inputs["files"] == 8 and inputs["bad_lines"] == 3 and inputs["cut_files"] == 1
               and inputs["bad_files"] == 0 and inputs["lost_by_writer"] == 35, f"account of the inputs: {inputs}")
