@@ -178,6 +178,16 @@ wire::ChannelDetail to_record(const v1::ChannelDetail& from) {
   return c;
 }
 
+/// What is recorded, over all agents.
+struct Totals {
+  std::uint64_t segments = 0, operations = 0, bytes = 0, skipped = 0;
+};
+
+std::string text_of(const Totals& totals) {
+  return std::to_string(totals.operations) + " operations in " + std::to_string(totals.segments) +
+         (totals.segments == 1 ? " segment, " : " segments, ") + format_bytes(totals.bytes);
+}
+
 /// What one agent sends, in a segment per job.
 class Recorder {
  public:
@@ -231,10 +241,21 @@ class Recorder {
       std::printf(
           "%s: at least %llu records were skipped: the agent keeps the newest tail_records "
           "only, and this program was too slow\n",
-          printable(node_).c_str(), static_cast<unsigned long long>(gaps_));
+          printable(node_).c_str(), static_cast<unsigned long long>(gaps_.load()));
     }
   }
   [[nodiscard]] bool has_gaps() const { return gaps_ > 0; }
+  /// Adds what was written so far, and what is missing at least. Any thread.
+  void add_to(Totals& totals) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [job, segment] : segments_) {
+      if (!segment.writer) continue;
+      ++totals.segments;
+      totals.operations += segment.writer->operations();
+      totals.bytes += segment.writer->bytes();
+    }
+    totals.skipped += gaps_;
+  }
 
  private:
   using Key = std::tuple<std::uint64_t, std::uint32_t, std::string>;
@@ -422,10 +443,35 @@ class Recorder {
   std::chrono::steady_clock::time_point looked_;
   v1::GetSnapshotResponse snapshot_;
   v1::GetBooksResponse books_;
-  std::uint64_t gaps_ = 0;
+  std::atomic<std::uint64_t> gaps_ = 0;
   std::mutex mutex_;                         // of what follows
   std::map<std::string, Segment> segments_;  // by job
 };
+
+using Recorders = std::vector<std::unique_ptr<Recorder>>;
+
+Totals totals_of(const Recorders& recorders) {
+  Totals totals;
+  for (const auto& recorder : recorders) recorder->add_to(totals);
+  return totals;
+}
+
+/// How far it is, on a terminal.
+void show_progress(const Recorders& recorders) {
+  const Totals totals = totals_of(recorders);
+  std::fprintf(stderr, "\r\033[Krecording: %s%s", text_of(totals).c_str(),
+               totals.skipped > 0 ? ", with gaps" : "");
+}
+
+/// The last line: what there is, what is missing and why.
+void tell_books(const Recorders& recorders) {
+  const Totals totals = totals_of(recorders);
+  std::string missing = "nothing was skipped";
+  if (totals.skipped > 0)
+    missing = "at least " + std::to_string(totals.skipped) +
+              " records are missing: this program was too slow for the agents";
+  std::fprintf(stderr, "recorded %s; %s\n", text_of(totals).c_str(), missing.c_str());
+}
 
 int record(const RecordOptions& options, std::optional<double> seconds) {
   std::error_code error;
@@ -436,7 +482,7 @@ int record(const RecordOptions& options, std::optional<double> seconds) {
     return kUsage;
   }
   const std::vector<Agent> agents = connect(options.agents);
-  std::vector<std::unique_ptr<Recorder>> recorders;
+  Recorders recorders;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   for (const Agent& agent : agents) {
     recorders.push_back(std::make_unique<Recorder>(agent, options));
@@ -453,6 +499,7 @@ int record(const RecordOptions& options, std::optional<double> seconds) {
     });
   }
   const sigset_t signals = ending_signals();
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
   const auto begin = std::chrono::steady_clock::now();
   auto flushed = begin;
   while (running > 0) {
@@ -462,6 +509,7 @@ int record(const RecordOptions& options, std::optional<double> seconds) {
     if (now - flushed >= kFlushEvery) {
       flushed = now;
       for (const auto& recorder : recorders) recorder->flush();
+      if (terminal) show_progress(recorders);
     }
     const bool over = seconds && std::chrono::duration<double>(now - begin).count() >= *seconds;
     if (!signalled && !over) continue;
@@ -470,11 +518,13 @@ int record(const RecordOptions& options, std::optional<double> seconds) {
     break;
   }
   for (std::thread& thread : threads) thread.join();
+  if (terminal) std::fputs("\r\033[K", stderr);
   bool gaps = false;
   for (const auto& recorder : recorders) {
     recorder->report();
     gaps = gaps || recorder->has_gaps();
   }
+  tell_books(recorders);
   return failed ? kUnreachable : gaps ? kNegative : kSuccess;
 }
 

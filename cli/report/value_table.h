@@ -62,7 +62,8 @@ class ValueTable {
 
   static Bits bits_of(const Measures& measures) {
     Bits bits{};
-    for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = std::bit_cast<std::uint64_t>(measures[i]);
+    for (std::size_t i = 0; i < bits.size(); ++i)
+      bits[i] = std::bit_cast<std::uint64_t>(measures[i]);
     return bits;
   }
   static Measures measures_of(const Bits& bits) {
