@@ -3,12 +3,16 @@
 """Compares what the agent heard (ncclscope tail --once --json) with what ncclscope-gpu-nccl did (its JSON lines).
 
   check.py --calls FILE... --operations FILE [--shared-gpu] [--json FILE]
+  check.py --probe FILE --operations FILE --calls FILE...
   check.py --selftest
 
 Counts, bytes, peers and roots must agree exactly, call by call. Durations: the plugin's time of a call (GPU clock,
 kernel only) may never exceed the CUDA events around it by more than 5 %, and for calls of 500 us and more the median
 of plugin / events must lie within 5 % of 1. With --shared-gpu (two ranks take turns on one GPU) the events also count
 the wait for the other process's time slice, so only the first rule holds there.
+
+With --probe: what `ncclscope probe --json` printed must be ok, right in every result, and the agent must have heard of its
+operations, which are those of processes that made no calls of ours.
 """
 import argparse
 import collections
@@ -97,6 +101,32 @@ def compare(calls, operations, shared_gpu):
                     "median_plugin_over_events": median, "errors": len(errors)}
 
 
+def check_probe(report, calls, operations):
+    """Errors of a run of the probe that the agent watched."""
+    errors = []
+    if report.get("outcome") != "ok":
+        errors.append(f"the probe says {report.get('outcome')}: {report.get('reasons')}")
+    if report.get("ranks", 0) < 2:
+        errors.append(f"{report.get('ranks')} ranks")
+    rows = report.get("rows", [])
+    errors += [f"{row['collective']} of {row['bytes']} bytes: {row['wrong']} wrong elements" for row in rows if row["wrong"]]
+    if not any(row["wrong"] == 0 for row in rows):
+        errors.append("no result was checked")
+    errors += [f"{row['collective']} of {row['bytes']} bytes took no time" for row in rows if not row["time_us"] > 0]
+    ours = {call["pid"] for call in calls}
+    heard = collections.Counter()
+    for operation in operations:
+        operation = operation.get("operation", operation)
+        if int(field(operation, "pid", default=0)) not in ours:
+            heard[field(operation, "collective")] += 1
+    for row in rows:
+        name = "Send" if row["collective"] == "AlltoAll" else row["collective"]
+        if not heard[name]:
+            errors.append(f"the agent heard of no {name} of the probe: {dict(heard)}")
+            break
+    return errors
+
+
 def selftest():
     def call(event, ops, name="AllReduce"):
         return {"call": name, "rank": 0, "pid": 7, "iteration": 0, "event_ns": event, "operations": ops}
@@ -120,7 +150,22 @@ def selftest():
         ("no GPU time", [call(10**6, [one])], [heard(0, "AllReduce", 64, 0, timing="none")], True, False),
     ]
     wrong = [name for name, calls, ops, shared, good in cases if (not compare(calls, ops, shared)[0]) != good]
-    print(f"{len(cases)} cases, wrong: {wrong}")
+    row = {"collective": "AllReduce", "bytes": 64, "wrong": 0, "time_us": 5}
+    good = {"outcome": "ok", "ranks": 2, "rows": [row]}
+    theirs = [{**heard(0, "AllReduce", 64, 5), "pid": 8}]
+    probes = [
+        ("fine", good, theirs, True),
+        ("below", {**good, "outcome": "below"}, theirs, False),
+        ("one rank", {**good, "ranks": 1}, theirs, False),
+        ("wrong results", {**good, "rows": [{**row, "wrong": 1}]}, theirs, False),
+        ("nothing checked", {**good, "rows": [{**row, "wrong": None}]}, theirs, False),
+        ("no time", {**good, "rows": [{**row, "time_us": 0}]}, theirs, False),
+        ("not heard", good, [heard(0, "AllReduce", 64, 5)], False),
+        ("alltoall by sends", {**good, "rows": [{**row, "collective": "AlltoAll"}]}, [{**theirs[0], "collective": "Send"}], True),
+    ]
+    wrong += [name for name, report, operations, fine in probes
+              if (not check_probe(report, [call(1, [one])], operations)) != fine]
+    print(f"{len(cases) + len(probes)} cases, wrong: {wrong}")
     return 1 if wrong else 0
 
 
@@ -130,11 +175,17 @@ def main() -> int:
     parser.add_argument("--operations")
     parser.add_argument("--shared-gpu", action="store_true")
     parser.add_argument("--json")
+    parser.add_argument("--probe")
     parser.add_argument("--selftest", action="store_true")
     options = parser.parse_args()
     if options.selftest:
         return selftest()
     calls = [call for path in options.calls for call in load(path)]
+    if options.probe:
+        with open(options.probe, encoding="utf-8") as file:
+            errors = check_probe(json.load(file), calls, load(options.operations))
+        print("\n".join(errors) or "the probe is ok, and the agent has heard of it")
+        return 1 if errors else 0
     errors, summary = compare(calls, load(options.operations), options.shared_gpu)
     for error in errors[:20]:
         print(error)

@@ -101,9 +101,23 @@ if [ -e "$recorder" ]; then
     NCCL_PROFILER_PLUGIN=$(basename "$recorder") run_ranks recorded-calls
 fi
 
+heading "ncclscope probe, with the plugin"
+probed=0
+LD_LIBRARY_PATH=$bin/plugin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+  NCCL_PROFILER_PLUGIN=libnccl-profiler-ncclscope.so NCCLSCOPE_SOCKET=$work/agent.sock \
+  timeout 300 "$bin/cli/ncclscope" probe --max-bytes 64M --iterations 5 --warmup 2 --timeout 240s --json \
+  >"$out/probe.json" 2>"$out/probe.log" || probed=$?
+[ "$probed" -eq 0 ] || { echo "run.sh: the probe ended with $probed" >&2; tail -n 5 "$out/probe.log" >&2; }
+sleep 2
+"$bin/cli/ncclscope" tail --agent "$work/api.sock" --once --json --operations >"$out/probe-operations.jsonl"
+
 heading "verdict"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
 python=/usr/bin/python3
 [ -x "$python" ] || python=python3
+failed=0
 "$python" tests/gpu/check.py --calls "$out"/calls-*.jsonl --operations "$out/operations.jsonl" "${shared[@]}" \
-  --json "$out/verdict.json"
+  --json "$out/verdict.json" || failed=1
+"$python" tests/gpu/check.py --probe "$out/probe.json" --calls "$out"/calls-*.jsonl \
+  --operations "$out/probe-operations.jsonl" || failed=1
+exit "$failed"
