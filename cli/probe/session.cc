@@ -133,7 +133,7 @@ struct Leader::Parts {
     shared = true;
     const std::string host = first.host;  // adding one moves the others
     const std::size_t second = conductor.add_worker();
-    conductor.arrived(second, "the second worker", host);
+    conductor.arrived(second, "the second process", host);
     children.emplace_back(worker_program(options, gpus_of(options)));
     for (std::size_t worker = 0; worker < 2; ++worker) {
       send({worker, "set NCCL_HOSTID=ncclscope-probe-" + std::to_string(worker)});
@@ -167,7 +167,7 @@ Outcome Leader::run() {
     if (!p.alone()) p.listener.emplace(p.options.place, p.options.rendezvous);
     p.remote.resize(p.options.place.processes);
     p.children.emplace_back(worker_program(p.options, gpus_of(p.options)));
-    p.conductor.arrived(0, p.alone() ? "the worker" : "process 0", own_host());
+    p.conductor.arrived(0, p.alone() ? "this process" : "process 0", own_host());
     while (!p.conductor.all_done() && p.conductor.failure().empty()) {
       if (interrupted(p.options)) return {End::kFailed, "interrupted"};
       if (steady_clock::now() >= p.until)

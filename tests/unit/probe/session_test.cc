@@ -155,7 +155,7 @@ TEST_F(Session, EndsAHangAfterItsTimeAndNamesIt) {
   }
   const Outcome silent = alone("silent", kShort);
   EXPECT_EQ(silent.end, End::kTimeout);
-  EXPECT_THAT(silent.why, HasSubstr("the worker on"));
+  EXPECT_THAT(silent.why, HasSubstr("this process on"));
   EXPECT_THAT(silent.why, HasSubstr("has not begun"));
 }
 
