@@ -114,6 +114,21 @@ struct Leader::Parts {
       if (!channel->open()) conductor.ended(process, "its connection was closed");
     }
   }
+  /// Processes that come when it is over would otherwise look for us until their time is over.
+  void tell_latecomers(const std::string& line) {
+    const auto last = steady_clock::now() + kGoodbye;
+    const auto missing = [this] {
+      return std::any_of(remote.begin() + 1, remote.end(),
+                         [](const auto& r) { return !r.has_value(); });
+    };
+    while (listener && missing() && steady_clock::now() < last) {
+      wait_for_any(listener->descriptors(), last);
+      for (Arrival& arrival : listener->arrivals()) {
+        arrival.channel.write_line(line);
+        remote[arrival.process].emplace(std::move(arrival.channel));
+      }
+    }
+  }
   void send(const Conductor::Message& message) {
     if (message.to < remote.size() && remote[message.to]) {
       remote[message.to]->write_line(message.line);
@@ -207,6 +222,7 @@ std::string Leader::finish(int status, const std::string& why) {
   const std::string line = "verdict " + std::to_string(status) + " " + why.substr(0, 2000);
   for (std::optional<Channel>& channel : parts_->remote)
     if (channel) channel->write_line(line);
+  parts_->tell_latecomers(line);
   return end_all(parts_->children);
 }
 
