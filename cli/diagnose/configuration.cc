@@ -54,15 +54,15 @@ std::int64_t rank_of(const v1::Process& process, const v1::JobSnapshot& job) {
 class Values {
  public:
   void add(bool set, const std::string& value, const Holders& holders) {
-    for (Difference::Value& known : values_) {
+    for (SettingDifference::Value& known : values_) {
       if (known.set == set && known.value == value) return known.holders.add(holders);
     }
     values_.push_back({set, value, holders});
   }
   [[nodiscard]] bool differ() const { return values_.size() > 1; }
-  [[nodiscard]] std::vector<Difference::Value> sorted() const {
-    std::vector<Difference::Value> values = values_;
-    const auto key = [](const Difference::Value& v) {
+  [[nodiscard]] std::vector<SettingDifference::Value> sorted() const {
+    std::vector<SettingDifference::Value> values = values_;
+    const auto key = [](const SettingDifference::Value& v) {
       const std::int64_t first = v.holders.ranks.empty() ? std::numeric_limits<std::int64_t>::max()
                                                          : *v.holders.ranks.begin();
       return std::tuple(first, v.set, v.value);
@@ -73,7 +73,7 @@ class Values {
   }
 
  private:
-  std::vector<Difference::Value> values_;
+  std::vector<SettingDifference::Value> values_;
 };
 
 Json holders_json(const Holders& holders) {
@@ -201,9 +201,9 @@ Configuration ConfigurationCollector::finish() const {
   return result;
 }
 
-std::string difference_text(const Difference& difference) {
+std::string difference_text(const SettingDifference& difference) {
   std::string line;
-  for (const Difference::Value& value : difference.values)
+  for (const SettingDifference::Value& value : difference.values)
     line += (line.empty() ? "" : "; ") + (value.set ? shortened(value.value) : "unset") + " on " +
             value.holders.text();
   return difference.what + ": " + line;
@@ -214,7 +214,7 @@ std::string configuration_text(const Configuration& configuration, std::size_t m
   if (!configuration.differences.empty()) {
     text = "Configuration differs between ranks:\n";
     std::size_t shown = 0;
-    for (const Difference& difference : configuration.differences) {
+    for (const SettingDifference& difference : configuration.differences) {
       if (++shown > max_rows) break;
       text += "  " + difference_text(difference) + "\n";
     }
@@ -236,9 +236,9 @@ std::string configuration_text(const Configuration& configuration, std::size_t m
 Json configuration_json(const Configuration& configuration) {
   Json json;
   json["differences"] = Json::array();
-  for (const Difference& difference : configuration.differences) {
+  for (const SettingDifference& difference : configuration.differences) {
     Json values = Json::array();
-    for (const Difference::Value& value : difference.values) {
+    for (const SettingDifference::Value& value : difference.values) {
       Json one;
       one["value"] = value.set ? Json(value.value) : Json();
       one.update(holders_json(value.holders));

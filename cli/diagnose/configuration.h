@@ -31,7 +31,7 @@ struct Holders {
 [[nodiscard]] std::string format_ranges(const std::set<std::int64_t>& numbers);
 
 /// Something that not all processes have alike.
-struct Difference {
+struct SettingDifference {
   std::string what;  // "NCCL", "plugin", or a variable
   struct Value {
     bool set = true;
@@ -49,7 +49,7 @@ struct SettingProblem {
 };
 
 struct Configuration {
-  std::vector<Difference> differences;  // releases first, then variables by name
+  std::vector<SettingDifference> differences;  // releases first, then variables by name
   std::vector<SettingProblem> problems;
   Holders told;    // whose variables are known
   Holders untold;  // whose are not
@@ -74,7 +74,7 @@ class ConfigurationCollector {
 };
 
 /// "NCCL_ALGO: unset on ranks 0-1 (node0); Ring on ranks 2-3 (node1)".
-[[nodiscard]] std::string difference_text(const Difference& difference);
+[[nodiscard]] std::string difference_text(const SettingDifference& difference);
 
 /// Empty where nothing differs and nothing is wrong. At most `max_rows` lines of each kind.
 [[nodiscard]] std::string configuration_text(const Configuration& configuration,

@@ -407,9 +407,9 @@ Findings check_job_settings(const v1::GetSnapshotResponse& snapshot,
     for (const SettingProblem& p : configuration.problems)
       findings.push_back({"job-env", level_of(p.level), subject(p.holders),
                           p.variable + ": " + p.reason, p.evidence, p.fix});
-    for (Difference& difference : configuration.differences) {
+    for (SettingDifference& difference : configuration.differences) {
       if (difference.what.compare(0, 5, "NCCL_") != 0) continue;  // releases: check_versions()
-      for (Difference::Value& value : difference.values) value.holders.nodes.clear();
+      for (SettingDifference::Value& value : difference.values) value.holders.nodes.clear();
       findings.push_back({"job-env", Level::kWarning, subject({}),
                           difference.what + " differs between its ranks on this node",
                           difference_text(difference),
