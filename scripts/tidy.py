@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GCC_ONLY = {"-fno-gnu-unique", "-Wduplicated-cond", "-Wlogical-op", "-Wno-restrict"}
-FOLDERS = ("plugin", "proto", "verdict", "agent", "cli", "sim", "deploy")
+FOLDERS = ("plugin", "proto", "verdict", "topology", "archive", "agent", "cli", "sim", "deploy")
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "ncclscope" / "tidy"
 TIDY = "clang-tidy-14"
 
