@@ -188,7 +188,7 @@ Status Writer::State::flush() {
   payload.clear();
   std::uint32_t rows = 0;
   encoder.encode(block, payload, rows);
-  const Status status = write_block(BlockType::kRecords, payload, rows, weight < kRowsOfSmallBlock);
+  Status status = write_block(BlockType::kRecords, payload, rows, weight < kRowsOfSmallBlock);
   block.sources.clear();
   for (PendingProcess& process : block.processes) process.operations.clear();
   block.network.clear();

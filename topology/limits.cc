@@ -61,7 +61,7 @@ Limit ring_limit(const Machine& machine, const Paths& paths, const std::vector<s
     lower(limit, path.gigabytes, name);
   }
   if (nnodes > 1) {
-    const Limit nics = nics_limit(machine, paths, gpus);
+    Limit nics = nics_limit(machine, paths, gpus);
     if (nics.gigabytes <= 0) return nics;
     lower(limit, nics.gigabytes, nics.what);
   }
@@ -89,7 +89,7 @@ Limit all_to_all_limit(const Machine& machine, const Paths& paths,
     }
   }
   if (nnodes > 1) {
-    const Limit nics = nics_limit(machine, paths, gpus);
+    Limit nics = nics_limit(machine, paths, gpus);
     if (nics.gigabytes <= 0) return nics;
     // Of a GPU's n - 1 parts, n - k leave the node through its share of the NICs.
     const auto here = static_cast<double>(gpus.size());

@@ -51,7 +51,9 @@ class Probe:
         return {**plain, "LD_LIBRARY_PATH": str(self.stand_ins), "FAKE_NCCL_DIR": str(self.folder), "FAKE_GPUS": RAIL8, **more}
 
     def start(self, *arguments, **environment):
-        process = subprocess.Popen([self.program, "probe", *map(str, arguments)], env=self.environment(**environment),
+        # CMake's run path in the build folder ends with an empty part, which is the current directory: ctest's holds a
+        # stand-in of the driver for other tests.
+        process = subprocess.Popen([self.program, "probe", *map(str, arguments)], env=self.environment(**environment), cwd="/",
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.processes.append(process)
         return process
@@ -79,7 +81,7 @@ def no_driver(build, folder):
     plain = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
 
     def real(*command):
-        return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        return subprocess.run(command, env=plain, cwd="/", capture_output=True, text=True, timeout=DEADLINE, check=False)
     shown = real(probe.worker, "--help")
     require(shown.returncode == 0 and "started by `ncclscope probe`" in shown.stdout, f"--help: {shown}")
     shown = real(probe.program, "probe", "--help")
