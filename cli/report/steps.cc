@@ -2,6 +2,7 @@
 #include "cli/report/steps.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string_view>
 
@@ -54,6 +55,111 @@ class Covered {
   std::size_t at_ = 0;
 };
 
+/// Gives a process's operations to the step finder.
+class StepReader {
+ public:
+  /// Once more; returns the steps of this time.
+  std::vector<RunStep> play(Connection& connection, const std::string& where) {
+    // The finder's time goes on: what comes again comes later.
+    const std::uint64_t shift = last_ns_ == 0 ? 0 : last_ns_ - first_ns_ + kBetweenNs;
+    std::vector<RunStep> steps;
+    for_each_row(connection,
+                 "SELECT communicator, collective, bytes, coalesce(datatype, ''), " + kCalled +
+                     " AS called, coalesce(start_ns, 0)" + where +
+                     " ORDER BY called, communicator, sequence",
+                 [&](const Rows& rows, std::size_t r) {
+                   finder_.add(operation_of(rows, r, shift));
+                   take(shift, steps);
+                 });
+    if (shift != 0) finder_.finish();
+    take(shift, steps);
+    std::erase_if(steps, [](const RunStep& step) { return step.stop_ns <= step.start_ns; });
+    return steps;
+  }
+
+ private:
+  static constexpr std::uint64_t kBetweenNs = 1'000'000'000;
+
+  verdict::StepOperation operation_of(const Rows& rows, std::size_t r, std::uint64_t shift) {
+    const auto [communicator, is_new] = communicators_.try_emplace(
+        std::string(rows.text(0, r)),
+        static_cast<std::uint16_t>(std::min(communicators_.size(), kMostCommunicators)));
+    const auto [datatype, is_new_type] = datatypes_.try_emplace(
+        std::string(rows.text(3, r)), static_cast<model::DataType>(datatypes_.size()));
+    const auto called_ns = static_cast<std::uint64_t>(rows.integer(4, r));
+    const auto start_ns = static_cast<std::uint64_t>(rows.integer(5, r));
+    if (shift == 0) {
+      if (first_ns_ == 0) first_ns_ = called_ns;
+      last_ns_ = std::max({last_ns_, called_ns, start_ns});
+    }
+    verdict::StepOperation operation;
+    operation.function = function_of(rows.text(1, r));
+    operation.bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, rows.integer(2, r)));
+    operation.call_ns = called_ns + shift;
+    operation.gpu_start_ns = start_ns == 0 ? 0 : start_ns + shift;
+    operation.communicator = communicator->second;
+    operation.signature = verdict::step_signature(operation.communicator, operation.function,
+                                                  datatype->second, operation.bytes);
+    return operation;
+  }
+
+  /// What the finder has told since, but for what began before this time.
+  void take(std::uint64_t shift, std::vector<RunStep>& steps) {
+    for (const verdict::Step& step : finder_.steps()) {
+      if (step.start_ns < first_ns_ + shift) continue;
+      RunStep& made = steps.emplace_back();
+      made.start_ns = static_cast<std::int64_t>(step.start_ns - shift);
+      made.stop_ns = static_cast<std::int64_t>(step.stop_ns - shift);
+    }
+    finder_.clear_steps();
+  }
+
+  verdict::StepPeriod finder_;
+  std::map<std::string, std::uint16_t, std::less<>> communicators_;
+  std::map<std::string, model::DataType, std::less<>> datatypes_;
+  std::uint64_t first_ns_ = 0, last_ns_ = 0;
+};
+
+/// Pauses and unusual steps are not among `steps`, but they count: the numbers are those of the
+/// operation that times the steps.
+void number_steps(Connection& connection, const std::string& where, std::vector<RunStep>& steps) {
+  const std::string first = std::to_string(steps.front().start_ns);
+  std::string alike;
+  std::string key;
+  for_each_row(connection,
+               "SELECT communicator, collective, coalesce(bytes, -1), coalesce(datatype, ''), "
+               "coalesce(start_ns = " +
+                   first + ", false) AS on_gpu" + where + " AND (start_ns = " + first + " OR " +
+                   kCalled + " = " + first + ") ORDER BY on_gpu DESC, communicator LIMIT 1",
+               [&](const Rows& rows, std::size_t r) {
+                 alike = " AND communicator = " + sql_literal(std::string(rows.text(0, r))) +
+                         " AND collective = " + sql_literal(std::string(rows.text(1, r)));
+                 // The finder does not tell the sizes of sends apart, either.
+                 if (!model::is_point_to_point(function_of(rows.text(1, r))))
+                   alike +=
+                       " AND coalesce(bytes, -1) = " + std::to_string(rows.integer(2, r)) +
+                       " AND coalesce(datatype, '') = " + sql_literal(std::string(rows.text(3, r)));
+                 key = rows.integer(4, r) != 0 ? "start_ns" : kCalled;
+               });
+  std::vector<std::int64_t> times;
+  if (!key.empty())
+    for_each_row(connection, "SELECT " + key + " AS moment" + where + alike + " ORDER BY moment",
+                 [&](const Rows& rows, std::size_t r) { times.push_back(rows.integer(0, r)); });
+  const auto before = [&](std::int64_t ns) {
+    return std::lower_bound(times.begin(), times.end(), ns) - times.begin();
+  };
+  std::vector<double> in_a_step;
+  for (const RunStep& step : steps)
+    in_a_step.push_back(static_cast<double>(before(step.stop_ns) - before(step.start_ns)));
+  const double usual = std::max(1.0, verdict::median(std::move(in_a_step)));
+  std::int64_t next = 0;
+  for (RunStep& step : steps) {
+    step.number = std::max<std::int64_t>(
+        next, std::llround(static_cast<double>(before(step.start_ns)) / usual));
+    next = step.number + 1;
+  }
+}
+
 }  // namespace
 
 RunSteps find_steps(Connection& connection, const std::string& view) {
@@ -79,42 +185,17 @@ RunSteps find_steps(Connection& connection, const std::string& view) {
     out.why_none = "the input does not tell when operations began";
     return out;
   }
-  verdict::StepPeriod finder;
-  std::map<std::string, std::uint16_t, std::less<>> communicators;
-  std::map<std::string, model::DataType, std::less<>> datatypes;
-  for_each_row(
-      connection,
-      "SELECT communicator, collective, bytes, coalesce(datatype, ''), " + kCalled +
-          " AS called, coalesce(start_ns, 0)" + where + " ORDER BY called, communicator, sequence",
-      [&](const Rows& rows, std::size_t r) {
-        const auto [communicator, is_new] = communicators.try_emplace(
-            std::string(rows.text(0, r)),
-            static_cast<std::uint16_t>(std::min(communicators.size(), kMostCommunicators)));
-        const auto [datatype, is_new_type] = datatypes.try_emplace(
-            std::string(rows.text(3, r)), static_cast<model::DataType>(datatypes.size()));
-        verdict::StepOperation operation;
-        operation.function = function_of(rows.text(1, r));
-        operation.bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, rows.integer(2, r)));
-        operation.call_ns = static_cast<std::uint64_t>(rows.integer(4, r));
-        operation.gpu_start_ns = static_cast<std::uint64_t>(rows.integer(5, r));
-        operation.communicator = communicator->second;
-        operation.signature = verdict::step_signature(operation.communicator, operation.function,
-                                                      datatype->second, operation.bytes);
-        finder.add(operation);
-        for (const verdict::Step& step : finder.steps())
-          out.steps.push_back(
-              {static_cast<std::int64_t>(step.start_ns), static_cast<std::int64_t>(step.stop_ns)});
-        finder.clear_steps();
-      });
-  finder.finish();
-  for (const verdict::Step& step : finder.steps())
-    out.steps.push_back(
-        {static_cast<std::int64_t>(step.start_ns), static_cast<std::int64_t>(step.stop_ns)});
+  // Played twice: the first time the finder learns the period, so that the second time it knows it
+  // from the first operation on and times every step by the same one of its operations.
+  StepReader reader;
+  reader.play(connection, where);
+  out.steps = reader.play(connection, where);
   std::erase_if(out.steps, [](const RunStep& step) { return step.stop_ns <= step.start_ns; });
   if (out.steps.empty()) {
     out.why_none = "the operations of " + out.process + " show no period";
     return out;
   }
+  number_steps(connection, where, out.steps);
   Covered covered(out.steps);
   bool known = false;
   for_each_row(connection,

@@ -14,6 +14,7 @@ namespace ncclscope::cli::report {
 
 struct RunStep {
   std::int64_t start_ns = 0, stop_ns = 0;  // since 1970
+  std::int64_t number = 0;                 // from the run's first, those left out included
   double communication_seconds = 0;        // in which at least one operation of the process ran
   bool communication_known = false;
 
