@@ -31,6 +31,19 @@ std::string percent(double share) {
   return text;
 }
 
+/// The tables are written by now: what a Prometheus does not give costs the throughput alone.
+Throughput throughput_of(const ThroughputOptions& options, const RunHead& head, Drawn& out) {
+  try {
+    return read_throughput(options, head.first_ns, head.last_ns);
+  } catch (const std::runtime_error& error) {
+    out.throughput_missing = error.what();
+    out.insights.push_back({Insight::Weight::kNotice, "no_throughput",
+                            std::string("There is no throughput: ") + error.what() + ".", "", 0,
+                            0});
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string time_text(const RunHead& head) {
@@ -112,8 +125,8 @@ Drawn draw_report(Connection& connection, const std::string& folder, bool drawin
   const RunHead head = run_head(connection, view);
   Drawn out;
   out.insights = find_insights(connection, view, head);
-  const Explanation explanation = explain(find_steps(connection, view),
-                                          read_throughput(throughput, head.first_ns, head.last_ns));
+  const Explanation explanation =
+      explain(find_steps(connection, view), throughput_of(throughput, head, out));
   for (Insight& insight : insights_of(explanation)) out.insights.push_back(std::move(insight));
   write_json_file(folder + "/steps.json", explanation_json(explanation));
   write_json_file(folder + "/insights.json", insights_json(out.insights));

@@ -31,6 +31,7 @@ void write_json_file(const std::string& path, const nlohmann::ordered_json& valu
 struct Drawn {
   std::vector<Insight> insights;
   WrittenPage files;
+  std::string throughput_missing;  // why what was asked for could not be had
 };
 
 /// Of the view `operations`. Throws AssetError where ECharts is missing, before anything is written

@@ -265,6 +265,7 @@ int run_report(const ReportOptions& options) {
   if (!options.compare.empty()) return run_comparison(options);
   // Its 70 MB take as long to load as the inputs to find. A failure is told below.
   const auto loading = std::async(std::launch::async, [] { (void)duckdb_library(); });
+  check_throughput(options.throughput);
   const Inputs inputs = options.paths.empty() ? Inputs() : find_inputs(options.paths, options.job);
   prepare_output(options);
   const ScratchFolder scratch(options.output / ".scratch");
@@ -320,13 +321,17 @@ int run_report(const ReportOptions& options) {
     drawn = draw(connection, options);
   }
   progress.done();
+  if (!drawn.throughput_missing.empty())
+    std::fprintf(stderr, "no throughput: %s\n", drawn.throughput_missing.c_str());
   if (!options.quiet)
     std::fputs(summary_text(connection, inputs, account, options.terminal_rows).c_str(), stdout);
   if (!options.quiet && !drawn.insights.empty())
     std::fputs(insights_text(drawn.insights).c_str(), stdout);
   std::printf("%s\n", (options.output / "report.json").c_str());
   if (!drawn.files.html.empty()) std::printf("%s\n", drawn.files.html.c_str());
-  return options.strict && counts.bad_lines + counts.bad_files > 0 ? kNegative : kSuccess;
+  const bool something_missing =
+      counts.bad_lines + counts.bad_files > 0 || !drawn.throughput_missing.empty();
+  return options.strict && something_missing ? kNegative : kSuccess;
 }
 
 }  // namespace ncclscope::cli::report
@@ -397,7 +402,7 @@ void register_report(CLI::App& app) {
       ->add_option("--job", options->job, "Job of Inspector logs, instead of what their path says")
       ->type_name("ID");
   command->add_flag("--strict", options->strict,
-                    "Exit with 1 if any line or file could not be read");
+                    "Exit with 1 if any line or file, or the throughput, could not be read");
   command->add_option("--rows", options->terminal_rows, "Rows of each table on the terminal")
       ->capture_default_str()
       ->type_name("N");

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -49,9 +50,32 @@ std::vector<std::string> fields_of(std::string_view line) {
   return out;
 }
 
-std::optional<double> number_of(std::string_view text) {
+std::string_view trimmed(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
   while (text.ends_with(' ')) text.remove_suffix(1);
+  return text;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+bool is_one_of(std::string_view name, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* n) { return name == n; });
+}
+
+/// Loggers write nothing or NaN where nothing was measured.
+bool is_no_value(std::string_view text) {
+  const std::string word = lower(trimmed(text));
+  return word.empty() || word == "nan" || word == "null";
+}
+
+std::optional<double> number_of(std::string_view text) {
+  text = trimmed(text);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return {};
@@ -95,11 +119,13 @@ Columns columns_of(const std::string& file, const std::vector<std::string>& name
   std::size_t step = kNone;
   std::size_t value = kNone;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == "time" || names[i] == "timestamp")
+    // As TensorBoard and Weights & Biases export them, too.
+    const std::string name = lower(trimmed(names[i]));
+    if (is_one_of(name, {"time", "timestamp", "_timestamp", "wall time", "wall_time"}))
       time = i;
-    else if (names[i] == "step")
+    else if (is_one_of(name, {"step", "_step", "global_step"}))
       step = i;
-    else if (value == kNone && (wanted.empty() || names[i] == wanted))
+    else if (value == kNone && (wanted.empty() || trimmed(names[i]) == trimmed(wanted)))
       value = i;
   }
   if (time == kNone && step == kNone)
@@ -108,7 +134,7 @@ Columns columns_of(const std::string& file, const std::vector<std::string>& name
     refuse(file, 1,
            wanted.empty() ? "the header names no column beside time and step"
                           : "the header names no column '" + printable(wanted) + "'");
-  return {time == kNone ? step : time, value, time == kNone, names[value]};
+  return {time == kNone ? step : time, value, time == kNone, std::string(trimmed(names[value]))};
 }
 
 std::string two_digits(double value) {
@@ -164,6 +190,28 @@ Json axis(const char* name, const char* format, int gap) {
           {"axisLabel", {{"formatter", std::string("@") + format}, {"hideOverlap", true}}}};
 }
 
+/// Why no part of the run has throughput though there are samples; empty if one has.
+std::string why_no_sample(const Explanation& e) {
+  if (e.throughput.samples.empty() || e.samples.empty() ||
+      std::any_of(e.samples.begin(), e.samples.end(),
+                  [](const StepSample& s) { return !std::isnan(s.throughput); }))
+    return {};
+  const double first = e.throughput.samples.front().first;
+  const double last = e.throughput.samples.back().first;
+  const std::string where =
+      e.throughput.by_step
+          ? "they are of steps " + std::to_string(static_cast<std::int64_t>(first)) + " to " +
+                std::to_string(static_cast<std::int64_t>(last)) + ", " + "the steps from " +
+                std::to_string(e.steps.steps.front().number) + " to " +
+                std::to_string(e.steps.steps.back().number)
+          : "they are from " + utc_text(static_cast<std::int64_t>(first)) + " to " +
+                utc_text(static_cast<std::int64_t>(last)) + ", the steps from " +
+                utc_text(e.steps.steps.front().start_ns) + " to " +
+                utc_text(e.steps.steps.back().stop_ns) + " UTC";
+  return "No value of " + e.throughput.name + " lies within the steps that were found: " + where +
+         ".";
+}
+
 PictureTable samples_table(const Explanation& e) {
   PictureTable table{"Steps in each part of the run",
                      {{"Time", Unit::kTime},
@@ -188,7 +236,9 @@ Throughput parse_throughput_csv(const std::string& file, const std::string& text
   out.source = printable(file);
   Columns columns;
   std::size_t line_number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  for (std::size_t begin = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+       begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line(text.data() + begin, end - begin);
     begin = end + 1;
@@ -203,7 +253,7 @@ Throughput parse_throughput_csv(const std::string& file, const std::string& text
     }
     if (fields.size() <= std::max(columns.key, columns.value))
       refuse(file, line_number, "fewer fields than the header has");
-    if (fields[columns.value].empty()) continue;  // nothing measured
+    if (is_no_value(fields[columns.value])) continue;
     const std::optional<double> key =
         columns.by_step ? number_of(fields[columns.key]) : time_of(fields[columns.key]);
     if (!key)
@@ -218,9 +268,19 @@ Throughput parse_throughput_csv(const std::string& file, const std::string& text
              "'" + printable(fields[columns.value]) + "' in column " + out.name + " is no number");
     out.samples.emplace_back(*key, *value);
   }
-  if (out.samples.empty()) refuse(file, std::max<std::size_t>(line_number, 1), "no rows");
+  if (out.samples.empty())
+    refuse(file, std::max<std::size_t>(line_number, 1),
+           out.name.empty() ? "no header" : "no rows with a value in column " + out.name);
   std::stable_sort(out.samples.begin(), out.samples.end());
   return out;
+}
+
+void check_throughput(const ThroughputOptions& options) {
+  if (!options.csv.empty()) (void)read_throughput(options, 0, 0);
+  if (options.prometheus.empty()) return;
+  const auto now = static_cast<double>(std::time(nullptr));
+  (void)Prometheus(options.prometheus, options.ca, options.limit)
+      .query_range(options.query, now - 1, now, 1);
 }
 
 Throughput read_throughput(const ThroughputOptions& options, std::int64_t first_ns,
@@ -260,6 +320,7 @@ Explanation explain(RunSteps steps, Throughput throughput) {
     const std::size_t begin = part * all.size() / parts;
     const std::size_t end = (part + 1) * all.size() / parts;
     StepSample sample;
+    sample.first_step = all[begin].number;
     sample.steps = end - begin;
     double seconds = 0;
     double communication = 0;
@@ -272,10 +333,9 @@ Explanation explain(RunSteps steps, Throughput throughput) {
     sample.time_ns = all[begin].start_ns + (all[end - 1].stop_ns - all[begin].start_ns) / 2;
     sample.step_seconds = seconds / static_cast<double>(sample.steps);
     sample.share = known ? communication / seconds : kNaN;
-    const double from = out.throughput.by_step ? static_cast<double>(begin)
-                                               : static_cast<double>(all[begin].start_ns);
-    const double to = out.throughput.by_step ? static_cast<double>(end)
-                                             : static_cast<double>(all[end - 1].stop_ns);
+    const bool by_step = out.throughput.by_step;
+    const auto from = static_cast<double>(by_step ? all[begin].number : all[begin].start_ns);
+    const auto to = static_cast<double>(by_step ? all[end - 1].number + 1 : all[end - 1].stop_ns);
     double sum = 0;
     double count = 0;
     while (at != out.throughput.samples.end() && at->first < from) ++at;
@@ -306,6 +366,10 @@ std::vector<Insight> insights_of(const Explanation& e) {
     out.push_back({Insight::Weight::kNotice, "no_steps",
                    "Throughput could not be held against steps: " + e.steps.why_none + ".", "", 0,
                    0});
+    return out;
+  }
+  if (const std::string missed = why_no_sample(e); !missed.empty()) {
+    out.push_back({Insight::Weight::kNotice, "no_sample", missed, "", 0, 0});
     return out;
   }
   const Correlation& share = e.share_throughput;
@@ -406,6 +470,7 @@ Json explanation_json(const Explanation& e) {
   out["parts"] = Json::array();
   for (const StepSample& s : e.samples)
     out["parts"].push_back({{"time_ns", s.time_ns},
+                            {"first_step", s.first_step},
                             {"steps", s.steps},
                             {"step_seconds", s.step_seconds},
                             {"communication_share", or_null(s.share)},

@@ -39,12 +39,15 @@ struct Throughput {
 /// Pure. Times are seconds since 1970 or "2026-06-19T06:56:24[.5][Z]" (UTC).
 [[nodiscard]] Throughput parse_throughput_csv(const std::string& file, const std::string& text,
                                               const std::string& column);
+/// Before a long run is read: the file is right, or the Prometheus answers and takes the query.
+void check_throughput(const ThroughputOptions& options);
 [[nodiscard]] Throughput read_throughput(const ThroughputOptions& options, std::int64_t first_ns,
                                          std::int64_t last_ns);
 
 /// One part of the run.
 struct StepSample {
   std::int64_t time_ns = 0;  // of its middle
+  std::int64_t first_step = 0;
   std::size_t steps = 0;
   double step_seconds = 0;  // mean
   double share = 0;         // of communication in the steps; NaN = not known

@@ -109,8 +109,21 @@ TEST(Throughput, ReadsTimesInBothForms) {
   ASSERT_THAT(t.samples, SizeIs(2));
   EXPECT_DOUBLE_EQ(t.samples[0].first, 1781852184.5e9);
   EXPECT_DOUBLE_EQ(t.samples[1].second, 1100);
-  EXPECT_EQ(parse_throughput_csv("t.csv", "step,tflops\n0,300\n1,\n2,310\n", "").samples.size(),
-            2u);
+  EXPECT_EQ(
+      parse_throughput_csv("t.csv", "step,tflops\n0,300\n1,\n2,310\n3,NaN\n", "").samples.size(),
+      2u);
+}
+
+TEST(Throughput, ReadsWhatLoggersExport) {
+  const Throughput board =
+      parse_throughput_csv("t.csv", "\xEF\xBB\xBFWall time,Step,Value\n10.5,0,300\n", "");
+  EXPECT_FALSE(board.by_step);
+  EXPECT_EQ(board.name, "Value");
+  const Throughput biases =
+      parse_throughput_csv("t.csv", "\"Step\", \"run - tflops\"\n\"7\",\"300\"\n", "");
+  EXPECT_TRUE(biases.by_step);
+  EXPECT_EQ(biases.name, "run - tflops");
+  EXPECT_EQ(biases.samples.at(0), std::make_pair(7.0, 300.0));
 }
 
 TEST(Throughput, NamesFileAndLineOfWhatIsWrong) {
@@ -124,7 +137,8 @@ TEST(Throughput, NamesFileAndLineOfWhatIsWrong) {
   EXPECT_THAT(error("step,x\n1,2\n2,fast\n"),
               HasSubstr("t.csv:3: 'fast' in column x is no number"));
   EXPECT_THAT(error("step,x\n1\n"), HasSubstr("t.csv:2: fewer fields"));
-  EXPECT_THAT(error("step,x\n"), HasSubstr("no rows"));
+  EXPECT_THAT(error("step,x\n"), HasSubstr("t.csv:1: no rows with a value in column x"));
+  EXPECT_THAT(error("\n"), HasSubstr("t.csv:1: no header"));
 }
 
 TEST(Throughput, ReadsWhatPrometheusAnswersToARange) {
@@ -145,6 +159,7 @@ RunSteps made_steps(std::size_t count, const std::function<double(std::size_t)>&
   out.process = "pid 1 on node0";
   for (std::size_t i = 0; i < count; ++i) {
     RunStep step;
+    step.number = static_cast<std::int64_t>(i);
     step.start_ns = 1'000'000'000 * static_cast<std::int64_t>(i);
     step.stop_ns = step.start_ns + 1'000'000'000;
     step.communication_seconds = share(i);
@@ -169,6 +184,22 @@ TEST(Explanation, HoldsThroughputAgainstTheShareOfCommunication) {
   EXPECT_EQ(insights[0].text, "tflops is low where the share of communication is high.");
   ASSERT_THAT(pictures_of(e), SizeIs(2));
   EXPECT_EQ(pictures_of(e)[1].option["series"][0]["data"].size(), 100u);
+}
+
+TEST(Explanation, SaysThatThroughputIsOfAnotherTime) {
+  Throughput throughput;
+  throughput.name = "tflops";
+  throughput.samples = {{-3e9, 1}, {-2e9, 2}};
+  const std::vector<Insight> insights =
+      insights_of(explain(made_steps(20, [](std::size_t) { return 0.2; }), throughput));
+  ASSERT_THAT(insights, SizeIs(1));
+  EXPECT_EQ(insights[0].kind, "no_sample");
+  EXPECT_THAT(insights[0].text, HasSubstr("the steps from 1970-01-01 00:00:00 to"));
+  throughput.by_step = true;
+  throughput.samples = {{50, 1}, {60, 2}};
+  EXPECT_THAT(
+      insights_of(explain(made_steps(20, [](std::size_t) { return 0.2; }), throughput)).at(0).text,
+      HasSubstr("they are of steps 50 to 60, the steps from 0 to 19."));
 }
 
 TEST(Explanation, SaysWhyThereIsNone) {
@@ -296,7 +327,8 @@ TEST_F(RunTables, ALateRankIsNamedAndTheNetworkIsNot) {
 TEST_F(RunTables, StepsAreFoundAndTheirCommunicationIsNotCountedTwice) {
   connection_->run(table_of("a", {}));
   const RunSteps found = find_steps(*connection_, "a");
-  ASSERT_GE(found.steps.size(), 280u) << found.why_none;
+  // All but the last, which has no end.
+  ASSERT_EQ(found.steps.size(), 299u) << found.why_none;
   for (const RunStep& step : found.steps) {
     ASSERT_NEAR(step.seconds(), 1.5, 1e-3);
     // 0.4 + 0.8 + 1.2 + 0.08 + 3.2 ms, each up to 5 % more, and waiting.
@@ -311,6 +343,21 @@ TEST_F(RunTables, StepsAreFoundAndTheirCommunicationIsNotCountedTwice) {
   const RunSteps twice = find_steps(*connection_, "a");
   ASSERT_GE(twice.steps.size(), 280u) << twice.why_none;
   EXPECT_NEAR(twice.steps[9].communication_seconds, found.steps[9].communication_seconds, 1e-4);
+}
+
+TEST_F(RunTables, StepsAreNumberedFromTheRunsFirstAndPausesCount) {
+  connection_->run(table_of("a", {}));
+  // A checkpoint of a minute in step 100, which is left out.
+  connection_->run(
+      "UPDATE a SET time_ns = time_ns + 60000000000, enqueued_ns = enqueued_ns + 60000000000,"
+      " start_ns = start_ns + 60000000000, end_ns = end_ns + 60000000000"
+      " WHERE enqueued_ns >= 1764000000000000000 + 101 * 1500000000::BIGINT");
+  const RunSteps found = find_steps(*connection_, "a");
+  ASSERT_EQ(found.steps.size(), 298u) << found.why_none;
+  EXPECT_EQ(found.steps[0].number, 0);
+  EXPECT_EQ(found.steps[99].number, 99);
+  EXPECT_EQ(found.steps[100].number, 101);
+  EXPECT_EQ(found.steps[297].number, 298);
 }
 
 TEST_F(RunTables, StepsNeedOperationsWhoseStartIsKnown) {
