@@ -89,7 +89,5 @@ inline constexpr double kNetworkGpus = 4;
 inline constexpr double kStepShare = 1.05;
 /// steps of at most this multiple of their baseline: a late GPU does no harm
 inline constexpr double kUnharmedShare = 1.02;
-/// budget of the plugin's own time
-inline constexpr double kOverheadRatio = 0.001;
 
 }  // namespace ncclscope::verdict::thresholds

@@ -36,13 +36,21 @@ def lookup(expression, *labels, then=". | first | value | toTime"):
     return f'{{{{ with printf "{expression}"{arguments} | query }}}}{{{{ {then} }}}}{{{{ end }}}}'
 
 
-def members(*labels):
-    selector = ",".join(f"{label}=%q" for label in labels)
+LISTED = 8  # of longer lists an annotation tells the first, and how many there are
+A_GPU = "GPU {{ .Labels.gpu }} of {{ .Labels.node }}"
+
+
+def listing(expression, *labels, item=A_GPU, by=("gpu", "node"), none="none"):
+    """A piece of an annotation: the results of a query, in which each %q is the alert's label, with commas between."""
     arguments = "".join(f" $labels.{label}" for label in labels)
-    return (f'{{{{ range printf "gpu:ncclscope_lag_seconds:culprit{{{selector}}}"{arguments} | query | sortByLabel "gpu" | sortByLabel "node" }}}}'
-            "GPU {{ .Labels.gpu }} of {{ .Labels.node }}; {{ end }}")
+    order = "".join(f' | sortByLabel "{label}"' for label in by)
+    return (f'{{{{ with printf "{expression}"{arguments} | query }}}}{{{{ range $i, $each := .{order} }}}}'
+            f"{{{{ if lt $i {LISTED} }}}}{{{{ if $i }}}}, {{{{ end }}}}{item}{{{{ end }}}}{{{{ end }}}}"
+            f"{{{{ if gt (len .) {LISTED} }}}} and others, {{{{ len . }}}} in all{{{{ end }}}}{{{{ else }}}}{none}{{{{ end }}}}")
 
 
+PROCESS = ("cluster", "job_id", "instance", "pid")
+PROCESS_SELECTOR = "{cluster=%q,job_id=%q,instance=%q,pid=%q}"
 GPU = ("cluster", "job_id", "node", "gpu")
 GPU_SELECTOR = "{cluster=%q,job_id=%q,node=%q,gpu=%q}"
 GPU_ARGUMENTS = "$labels.cluster $labels.job_id $labels.node $labels.gpu"
@@ -61,6 +69,9 @@ LAG = f"gpu:ncclscope_lag_seconds:rate@window@{{{JOB},node=%[3]q,gpu=%[4]q}} * @
 # Pieces of annotations that several alerts share.
 TEXTS = {
     "since_age": '{{ with printf "floor(vector(time() - %f))" $value | query }}{{ . | first | value | toTime }}{{ end }}',
+    # The alert began when nobody had called for so long.
+    "since_outside": lookup("floor((ALERTS_FOR_STATE{alertname='NcclscopeJobOutsideNccl',cluster=%q,job_id=%q,class=%q} or on () "
+                            "vector(time())) - @outside_for_seconds@)", "cluster", "job_id", "class"),
     "since_culprit": lookup("floor(gpu:ncclscope_culprit_timestamp_seconds:min" + GPU_SELECTOR + ")", *GPU),
     "since_culprit_node": lookup(
         "floor(min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q,node=%q}))", *GPU[:3]),
@@ -81,8 +92,29 @@ TEXTS = {
                    "$labels.cluster $labels.job_id $labels.node $labels.gpu | query",
     "is_unobserved": 'printf "ncclscope_stalled_rank_seconds{cluster=%q,job_id=%q,comm=%q,rank=%q,state=~\'unobserved.*\'}" '
                      "$labels.cluster $labels.job_id $labels.comm $labels.rank | query",
-    "late_members": members("cluster", "job_id", "node"),
-    "late_members_job": members("cluster", "job_id"),
+    # A communicator without a name (NCCL before 2.27, or no torch) is called by its hash.
+    "comm_called": "{{ or $labels.comm_name $labels.comm }}",
+    "comm": "communicator {{ $labels.comm }} ({{ with $labels.comm_name }}{{ . }}, {{ end }}{{ $labels.nranks }} ranks",
+    "comm_nodes": listing("count by (node) (ncclscope_rank_info{cluster=%q,job_id=%q,comm=%q})", "cluster", "job_id", "comm",
+                          item="{{ .Labels.node }}", by=("node",), none="none reports it"),
+    "job_nodes": listing("count by (node) (gpu:ncclscope_caused_seconds:rate@window@{cluster=%q,job_id=%q})", "cluster", "job_id",
+                         item="{{ .Labels.node }}", by=("node",)),
+    "accused": "rank {{ $labels.rank }} (global rank {{ $labels.global_rank }}, GPU {{ $labels.gpu }} of node {{ $labels.node }})",
+    "late_members": listing("gpu:ncclscope_lag_seconds:culprit{cluster=%q,job_id=%q,node=%q}", *GPU[:3]),
+    "late_members_job": listing("gpu:ncclscope_lag_seconds:culprit{cluster=%q,job_id=%q}", *GPU[:2]),
+    "uneven_gpus": listing("gpu:ncclscope_lag_seconds:imbalance@window@{cluster=%q,job_id=%q}", *GPU[:2]),
+    "suspects": listing("gpu:ncclscope_transfer_suspect:count{cluster=%q,job_id=%q}", *GPU[:2], none="none stands out"),
+    "jobs_it_was_late_in": listing(
+        "count by (job_id) (max_over_time(gpu:ncclscope_lag_seconds:culprit{cluster=%q,node=%q,gpu=%q}[@fleet_range@]))",
+        "cluster", "node", "gpu", item="{{ .Labels.job_id }}", by=("job_id",)),
+    "blind_ranks": listing(
+        "topk(3, ncclscope_communicator_missing_operations_total{cluster=%q,job_id=%q,comm=%q} > 0)", "cluster", "job_id", "comm",
+        item="rank {{ .Labels.rank }} on {{ .Labels.instance }} ({{ .Value }} operations)", by=("rank",), none="not known"),
+    "own_overhead": lookup("ncclscope_plugin_overhead_ratio" + PROCESS_SELECTOR, *PROCESS, then=". | first | value | humanizePercentage"),
+    "overhead_budget": lookup("ncclscope_plugin_overhead_budget_ratio" + PROCESS_SELECTOR, *PROCESS,
+                              then=". | first | value | humanizePercentage"),
+    "jobs_of_agent": listing("count by (job_id, node) (last_over_time(ncclscope_rank_info{instance=%q}[1h]))", "instance",
+                             item="{{ .Labels.job_id }} (node {{ .Labels.node }})", by=("job_id",)),
 }
 
 
@@ -104,8 +136,8 @@ def values(settings):
     result["two_windows"] = f"{2 * window}s" if window % 60 else f"{2 * window // 60}m"
     result["three_windows"] = f"{3 * window}s" if window % 60 else f"{3 * window // 60}m"
     result["two_windows_seconds"] = str(2 * window)
-    result.update({name: text.replace("@window@", result["window"]).replace("@queue_share@", result["queue_share"])
-                   for name, text in TEXTS.items()})
+    result["outside_for_seconds"] = str(seconds(result["outside_for"]))
+    result.update({name: re.sub(r"@([a-z_]+)@", lambda m: result[m[1]], text) for name, text in TEXTS.items()})
     return result
 
 
@@ -113,12 +145,10 @@ def render(name, parameters):
     text = (FOLDER / f"{name}.in").read_text()
 
     def since(match):
-        """Since when an alert is active: Prometheus keeps that as a series. At the first evaluation there is none yet."""
+        """Since when an alert is active: Prometheus keeps that as a series, from the second evaluation on."""
         alert, *labels = [part.strip() for part in match[1].split(",")]
         selector = ",".join(f"{label}=%q" for label in labels)
-        arguments = "".join(f" $labels.{label}" for label in labels)
-        return (f'{{{{ with printf "ALERTS_FOR_STATE{{alertname=\'{alert}\',{selector}}}"{arguments} | query }}}}'
-                "{{ . | first | value | toTime }}{{ else }}now{{ end }}")
+        return lookup(f"floor(ALERTS_FOR_STATE{{alertname='{alert}',{selector}}} or on () vector(time()))", *labels)
 
     def put(match):
         if match[1] not in parameters:

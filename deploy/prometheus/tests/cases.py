@@ -68,11 +68,11 @@ def late_gpu(since, reason="host", value="60ms", rank=1, gpu=1, node="n0", job_i
                   f"(AllReduce of communicator aa, dp_group, in which it is rank {rank}). Reason: {why}"))
 
 
-def uneven(count, gpus, job_id=JOB):
+def uneven(gpus, since, job_id=JOB):
     return ({"cluster": CLUSTER, "job_id": job_id, "severity": "info"},
             notes("NcclscopeImbalance", f"The work of job {job_id} is unevenly spread",
-                  f"Job {job_id}: {count} work longer than others ({gpus}; ), in three windows of 5m running. They "
-                  "are a whole pipeline stage or expert, may have more tokens, or always worked as long: uneven work, no "
+                  f"Job {job_id}: some GPUs work longer than others, in three windows of 5m running: {gpus} (since {at(since)} or "
+                  "longer). They are a whole pipeline stage or expert, may have more tokens, or always worked as long: uneven work, no "
                   "fault."))
 
 
@@ -122,11 +122,11 @@ def late_cases():
         return job.series
     # It takes 1.15 times the tokens: 3 * 1.15, where the others move 2 + 1.15.
     yield Case(alert, "an expert with 15 % more tokens works 7 % longer", "1m", experts(3.45 / 3.15),
-               [("35m", alert, []), ("35m", "NcclscopeImbalance", [uneven("1 GPUs", "GPU 1 of n0")])])
+               [("35m", alert, []), ("35m", "NcclscopeImbalance", [uneven("GPU 1 of n0", 660)])])
     yield Case(alert, "an expert with 5 % more tokens works 7 % longer", "1m", experts(3.15 / 3.05),
                [("35m", alert, [late_gpu(at(240))])])  # windows that data do not fill yet excuse more
     yield Case(alert, "nobody knows how many tokens an expert has", "1m", experts(None),
-               [("35m", alert, []), ("35m", "NcclscopeImbalance", [uneven("1 GPUs", "GPU 1 of n0")])])
+               [("35m", alert, []), ("35m", "NcclscopeImbalance", [uneven("GPU 1 of n0", 660)])])
 
     # A GPU whose input comes late waits as long as the others do: it is a victim, however much it causes.
     victim = late_job(40, [(40, 0.006)])
@@ -145,7 +145,7 @@ def late_cases():
             node.collective(comm, rank, name, gpu, counter((40, PER_MINUTE * (0.001 if name == "n1" else 0.007))),
                             counter((40, PER_MINUTE)))
     described = notes(alert, "Node n1 is late and slows job 4711 down",
-                      "Job 4711: all GPUs that come late to collectives are on node n1 (GPU 0 of n1; GPU 1 of n1; ), since "
+                      "Job 4711: all GPUs that come late to collectives are on node n1 (GPU 0 of n1, GPU 1 of n1), since "
                       f"{at(60)} or longer, in three windows of 5m running. They work up to 60ms per second longer "
                       "than their peers, and the others wait for them.")
     yield Case(alert, "all late GPUs are on one node", "1m", node.series,
@@ -216,24 +216,44 @@ def hang_job(ranks, comm="aa", coverage=None, nranks=4, signatures=None, name="d
 
 
 def hang(kind, text, value, rank=None, comm="aa", name="dp_group", since=300):
-    where = {"cluster": CLUSTER, "job_id": JOB, "comm": comm, "comm_name": name, "nranks": 4, "class": kind,
-             "severity": "critical"}
+    where = {"cluster": CLUSTER, "job_id": JOB, "comm": comm, "nranks": 4, "class": kind, "severity": "critical"}
+    if name:
+        where["comm_name"] = name
     if rank is not None:
         where |= {"rank": rank, "global_rank": rank, "node": f"n{rank // 2}", "gpu": rank % 2}
-    culprit = f", rank {rank}" if rank is not None else ""
-    return (where, notes("NcclscopeHang", f"Job 4711 hangs: {kind}{culprit} of communicator {name}",
-                         f"Job 4711, communicator {comm} ({name}, 4 ranks) waits since {at(since)}, for {value}. {text}"))
+    called = name or comm
+    summary = {"process_gone": f"rank {rank} of {called} is gone" if rank is not None else f"ranks of {called} do not report",
+               "argument_mismatch": f"rank {rank} of {called} calls something else than the others",
+               "rank_never_called": f"rank {rank} of {called} has not called what the others wait in",
+               "gpu_never_started": f"the GPU of rank {rank} of {called} never started",
+               "network_stuck": f"the network of {called} is stuck", "unknown": f"a GPU or the network of {called} is stuck"}[kind]
+    if rank is not None:
+        summary += f" (GPU {rank % 2} of node n{rank // 2})"
+    named = f"{name}, 4 ranks" if name else "4 ranks"
+    return (where, notes("NcclscopeHang", f"Job 4711 hangs: {summary}",
+                         f"Job 4711, communicator {comm} ({named}) waits since {at(since)}, for {value}. {text}"))
 
 
 def who(rank):
-    return f"Rank {rank} (global rank {rank}, GPU {rank % 2} of node n{rank // 2})"
+    return f"rank {rank} (global rank {rank}, GPU {rank % 2} of node n{rank // 2})"
+
+
+def never_called(rank):
+    return f"The others wait in an operation that {who(rank)} has not called: it is outside NCCL."
+
+
+def differs(rank):
+    return f"At the same index, {who(rank)} calls another operation, size, datatype or root than the others."
+
+
+def gone_rank(rank):
+    return f"Gone: {who(rank)}. Its process ended, or node and agent report no more."
 
 
 OUTSIDE = {"waits": False}
 # Nobody sees whether its operations end: they count as completed when they are launched.
 UNSEEN = {"enqueued": 0, "started": 0, "completed": 0, "waits": False, "state": "unobserved"}
 UNSEEN_AHEAD = UNSEEN | {"enqueued": 1, "started": 1, "completed": 1}
-NEVER_CALLED = "has not called the operation the others wait in, and is outside NCCL."
 
 
 def hang_cases():
@@ -241,15 +261,18 @@ def hang_cases():
     missing = hang_job([WAITING, WAITING, OUTSIDE, WAITING])
     yield Case(alert, "a rank never called", "15s", missing.series,
                [("5m", alert, []), ("5m45s", alert, []),
-                ("6m", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "1m 0s", 2)]),
-                ("14m", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "9m 0s", 2)])])
+                ("6m", alert, [hang("rank_never_called", never_called(2), "1m 0s", 2)]),
+                ("14m", alert, [hang("rank_never_called", never_called(2), "9m 0s", 2)])])
+    yield Case(alert, "a communicator without a name is called by its hash", "15s",
+               hang_job([WAITING, WAITING, OUTSIDE, WAITING], name="").series,
+               [("6m", alert, [hang("rank_never_called", never_called(2), "1m 0s", 2, name="")])])
     over = hang_job([WAITING, WAITING, OUTSIDE, WAITING], until=RUN + 20)
     for series, values in list(over.series.items()):
         if "inflight" in series:
             over.series[series] = gauge((RUN, 0)) + " " + (
                 age((20, 15, 15)) if 'rank="2"' not in series else gauge((20, 0))) + " " + gauge((SAMPLES - RUN - 20, 0))
     yield Case(alert, "ends when the operation does", "15s", over.series,
-               [("8m", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "3m 0s", 2)]), ("10m15s", alert, [])])
+               [("8m", alert, [hang("rank_never_called", never_called(2), "3m 0s", 2)]), ("10m15s", alert, [])])
     yield Case(alert, "telemetry is blind", "15s",
                hang_job([WAITING, WAITING, OUTSIDE, WAITING], coverage=gauge((SAMPLES, 0.9))).series,
                [("8m", alert, []), ("8m", "NcclscopeWaitingForRank", [])])
@@ -260,10 +283,10 @@ def hang_cases():
                          if "stalled_rank_seconds" in series and 'rank="2"' not in series else values)
                 for series, values in hang_job([WAITING, WAITING, OUTSIDE, WAITING]).series.items()},
                [("7m", alert, []),
-                ("7m15s", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "2m 15s", 2)])])
+                ("7m15s", alert, [hang("rank_never_called", never_called(2), "2m 15s", 2)])])
 
     called = {"enqueued": 4}
-    text = f"{who(1)} has called, but its GPU never started the operation."
+    text = f"The GPU of {who(1)} never started the operation, which has been called."
     yield Case(alert, "a GPU never started what was called", "15s", hang_job([WAITING, called, WAITING, WAITING]).series,
                [("7m", alert, [hang("gpu_never_started", text, "2m 0s", 1)])])
     # The same in an all-to-all, of Sends and Receives; where nobody is seen to have begun, nothing is known.
@@ -274,11 +297,11 @@ def hang_cases():
             series.replace('"point_to_point"', '"point_to_point_called"') if any(f'rank="{rank}"' in series for rank in not_begun)
             else series: values for series, values in job.series.items()}, [("7m", alert, told)])
 
-    text = "All ranks have called and started, and nothing moves: the network is stuck. No rank is accused."
+    text = "All ranks have called and started, and nothing moves: the network is stuck. No rank is accused. Nodes: n0, n1."
     yield Case(alert, "the network is stuck", "15s", hang_job([WAITING] * 4).series,
                [("7m", alert, [hang("network_stuck", text, "2m 0s")])])
 
-    text = f"{who(3)} calls another operation, size, datatype or root than the others at the same index."
+    text = differs(3)
     yield Case(alert, "an argument differs", "15s", hang_job([WAITING] * 4, signatures={3: 99}).series,
                [("7m", alert, [hang("argument_mismatch", text, "2m 0s", 3)])])
 
@@ -289,7 +312,7 @@ def hang_cases():
     gone.drop(state="idle")
     gone.stalled("aa", 3, "n1", 1, "vanished", shown((RUN, None), (SAMPLES - RUN - 20, 0), (20, None)),
                  shown((RUN, None), (SAMPLES - RUN - 20, 3000), (20, None)))
-    text = f"{who(3)} is gone: its process ended, or node and agent report no more."
+    text = gone_rank(3)
     yield Case(alert, "a process is gone", "15s", gone.series, [("7m", alert, [hang("process_gone", text, "2m 0s", 3)]), ("14m", alert, [hang("process_gone", text, "9m 0s", 3)])])
 
     dead = hang_job([WAITING, WAITING, OUTSIDE, OUTSIDE])
@@ -297,18 +320,18 @@ def hang_cases():
         if "n1:9400" in series:
             dead.series[series] = (f"_x{SAMPLES}" if "stalled" in series else
                                    values.split(" ", 1)[0].replace(f"+0x{SAMPLES - 1}", f"+0x{RUN - 1}") + " stale")
-    text = " is gone: its process ended, or node and agent report no more."
     yield Case(alert, "a node is dead", "15s", dead.series,
-               [("7m", alert, [hang("process_gone", who(2) + text, "2m 0s", 2), hang("process_gone", who(3) + text, "2m 0s", 3)]),
-                ("14m", alert, [hang("process_gone", who(2) + text, "9m 0s", 2),
-                                hang("process_gone", who(3) + text, "9m 0s", 3)])])
+               [("7m", alert, [hang("process_gone", gone_rank(2), "2m 0s", 2), hang("process_gone", gone_rank(3), "2m 0s", 3)]),
+                ("14m", alert, [hang("process_gone", gone_rank(2), "9m 0s", 2),
+                                hang("process_gone", gone_rank(3), "9m 0s", 3)])])
     yield Case(alert, "ranks that never reported", "15s", hang_job([WAITING, WAITING, None, WAITING]).series,
                [("7m", alert, [hang("process_gone",
-                                    "Fewer ranks report than the communicator has, and the missing ones never reported.",
+                                    "Fewer ranks report than the communicator has, and the missing ones never reported. "
+                                    "Nodes that do: n0, n1.",
                                     "2m 0s")])])
 
     # Where GPU times are not asked for.
-    text = (f"{who(2)} has not called the operation the others wait in. GPU times of its last operations were not asked for: it "
+    text = (f"The others wait in an operation that {who(2)} has not called. GPU times of its last operations were not asked for: it "
             "may be outside NCCL, or in one of them that does not end.")
     unseen = hang_job([UNSEEN_AHEAD, UNSEEN_AHEAD, UNSEEN, UNSEEN_AHEAD])
     yield Case(alert, "nobody sees operations end: a rank never called", "15s", unseen.series,
@@ -320,21 +343,21 @@ def hang_cases():
     rooted = UNSEEN_AHEAD | {"state": "unobserved_other"}
     yield Case(alert, "nobody sees operations end: who called a Broadcast need not wait for those who did not", "15s",
                hang_job([rooted, UNSEEN, UNSEEN, UNSEEN]).series, [("8m", alert, [])])
-    text = f"{who(3)} calls another operation, size, datatype or root than the others at the same index."
+    text = differs(3)
     yield Case(alert, "nobody sees operations end: an argument differs", "15s",
                hang_job([UNSEEN_AHEAD] * 4, signatures={3: 99}).series,
                [("7m", alert, [hang("argument_mismatch", text, "2m 0s", 3)])])
     yield Case(alert, "nobody sees operations end: all called the same", "15s", hang_job([UNSEEN_AHEAD] * 4).series,
                [("14m", alert, [])])
     text = ("All ranks have called, and GPU times of their last operations were not asked for: a GPU or the network is stuck, "
-            "but which cannot be told.")
+            "but which cannot be told. Nodes: n0, n1.")
     queued = {"enqueued": 4, "state": "queued"}
     yield Case(alert, "queued behind operations that nobody sees end", "15s", hang_job([queued] * 4).series,
                [("7m", alert, [hang("unknown", text, "2m 0s")])])
     yield Case(alert, "one waits, and of the others nobody sees whether they do", "15s",
                hang_job([WAITING, UNSEEN_AHEAD, UNSEEN_AHEAD, UNSEEN_AHEAD]).series,
                [("7m", alert, [hang("unknown", text, "2m 0s")])])
-    text = (f"{who(2)} has not called the operation the others wait in. GPU times of its last operations were not asked for: it "
+    text = (f"The others wait in an operation that {who(2)} has not called. GPU times of its last operations were not asked for: it "
             "may be outside NCCL, or in one of them that does not end.")
     yield Case(alert, "a rank never called, and nobody sees its operations end", "15s",
                hang_job([WAITING, WAITING, UNSEEN, WAITING]).series,
@@ -348,7 +371,7 @@ def hang_cases():
         chain.progress("bb", rank, node, 0, **progress(**what))
         still(chain, "bb", rank, node, 0, what, global_rank=4 * rank)
     yield Case(alert, "who waits for a victim is not told", "15s", chain.series,
-               [("7m", alert, [hang("rank_never_called", f"{who(2)} {NEVER_CALLED}", "2m 0s", 2)])])
+               [("7m", alert, [hang("rank_never_called", never_called(2), "2m 0s", 2)])])
     # A victim on the same GPU: bb is queued behind the stuck operation of aa and cannot start.
     behind = hang_job([WAITING] * 4)
     behind.communicator("bb", 2, ["n0", "n1"], name="tp_group")
@@ -358,7 +381,7 @@ def hang_cases():
         still(behind, "bb", rank, node, 0, {"enqueued": 1}, global_rank=2 * rank)
     yield Case(alert, "what is queued behind a stuck operation is not told", "15s", behind.series,
                [("7m", alert, [hang("network_stuck", "All ranks have called and started, and nothing moves: the network is "
-                                    "stuck. No rank is accused.", "2m 0s")])])
+                                    "stuck. No rank is accused. Nodes: n0, n1.", "2m 0s")])])
     yield Case(alert, "no data", "15s", {'up{instance="n0:9400", job="ncclscope"}': "1x60"}, [("7m", alert, [])])
 
     alert = "NcclscopeWaitingForRank"
@@ -376,16 +399,16 @@ def hang_cases():
     alert = "NcclscopeJobOutsideNccl"
     idle = hang_job([OUTSIDE] * 4)
     told = notes(alert, "Job 4711 has not called NCCL for 10m",
-                 "Job 4711: all processes run, nothing is in flight in any communicator, and nobody has called NCCL since 10m or "
-                 "longer. Everybody is outside NCCL: a long checkpoint or evaluation, a deadlock in the program, or a job that "
+                 "Job 4711: all processes run, nothing is in flight in any communicator, and nobody has called NCCL for 10m or "
+                 f"longer, since {at(300)}. Everybody is outside NCCL: a long checkpoint or evaluation, a deadlock in the program, or a job that "
                  "waits for input.")
     labels = {"cluster": CLUSTER, "job_id": JOB, "severity": "warning", "class": "outside_nccl"}
     yield Case(alert, "nobody calls for ten minutes", "15s", idle.series,
                [("14m45s", alert, []), ("15m", alert, [(labels, told)])])
     unknown = (labels | {"class": "unknown"},
                notes(alert, "Job 4711 has not called NCCL for 10m, and may hang",
-                     "Job 4711: all processes run, all ranks have called the same, and nobody has called NCCL since 10m or longer. "
-                     "GPU times of the last operations were not asked for, so it is not known whether these ended (then everybody "
+                     "Job 4711: all processes run, all ranks have called the same, and nobody has called NCCL for 10m or longer, "
+                     f"since {at(300)}. GPU times of the last operations were not asked for, so it is not known whether these ended (then everybody "
                      "is outside NCCL) or a GPU or the network is stuck in one."))
     yield Case(alert, "nobody calls, and nobody sees whether the last operations end", "15s", hang_job([UNSEEN] * 4).series,
                [("14m45s", alert, []), ("15m", alert, [unknown])])
@@ -433,11 +456,11 @@ def steps(job, *pieces):
 
 def group_cases():
     alert = "NcclscopeLateGroup"
-    tail = (f"(GPU 0 of n2; GPU 0 of n3; ), since {at(60)} or longer, in three windows of 5m running. They work up to 60ms per second "
+    tail = (f"(GPU 0 of n2, GPU 0 of n3), since {at(60)} or longer, in three windows of 5m running. They work up to 60ms per second "
             "longer than their peers, and the others wait for them.")
     tensor = ({"cluster": CLUSTER, "job_id": JOB, "kind": "group", "id": "t1", "dimension": "tp", "severity": "warning"},
-              notes(alert, "The members of communicator t1 are late and slow job 4711 down",
-                    f"Job 4711: the GPUs that come late to collectives are exactly the members of communicator t1 {tail}"))
+              notes(alert, "The members of tp communicator t1 are late and slow job 4711 down",
+                    f"Job 4711: the GPUs that come late to collectives are exactly the members of tp communicator t1 {tail}"))
     replica = ({"cluster": CLUSTER, "job_id": JOB, "kind": "replica", "id": "1", "dimension": "dp", "severity": "warning"},
                notes(alert, "The GPUs of data-parallel replica 1 are late and slow job 4711 down",
                      f"Job 4711: the GPUs that come late to collectives are exactly the GPUs of data-parallel replica 1 {tail}"))
@@ -463,7 +486,7 @@ def group_cases():
                 for n, v in grid(40, "dp_group", (2, 3), "dp", pairs=True).series.items()}, [("30m", alert, [])])
 
     alert = "NcclscopeImbalance"
-    told = uneven("2 GPUs", "GPU 0 of n2; GPU 0 of n3")
+    told = uneven("GPU 0 of n2, GPU 0 of n3", 660)
     for dimension, what in (("pp", "a whole stage"), ("ep", "the same experts of all groups")):
         yield Case(alert, what, "1m", grid(40, "g", (2, 3), dimension).series,
                    [("5m", alert, []), ("30m", alert, [told]), ("30m", "NcclscopeLateGroup", []),
@@ -475,7 +498,7 @@ def group_cases():
     # Always a little late, below what is told; then a little more: no more than this job always had.
     yield Case(alert, "no later than ever", "1m", late_job(100, [(70, 0.00095), (30, 0.0013)]).series,
                [("65m", alert, []),
-                ("95m", alert, [uneven("1 GPUs", "GPU 1 of n0")]),
+                ("95m", alert, [uneven("GPU 1 of n0", 4800)]),
                 ("95m", "NcclscopeLateGpu", [])])
     yield Case(alert, "telemetry is blind", "1m",
                {n: gauge((40, 0.5)) if "coverage" in n else v for n, v in grid(40, "g", (2, 3), "pp").series.items()},
@@ -502,7 +525,7 @@ def group_cases():
     both = late_job(60, [(40, 0.006), (20, 0)]).series | late_job(60, [(40, 0.006), (20, 0)], job_id="4712").series
     told = ({"cluster": CLUSTER, "node": "n0", "gpu": 1, "severity": "warning"},
             notes(alert, "GPU 1 of node n0 was the late one in 2 jobs",
-                  "GPU 1 of node n0 was the culprit in 2 jobs within the last 1w: 4711 4712 . The hardware or the node's set-up is "
+                  "GPU 1 of node n0 was the culprit in 2 jobs within the last 1w: 4711, 4712. The hardware or the node's set-up is "
                   "more likely than any of these programs."))
     yield Case(alert, "the same GPU in two jobs, also when it is over", "1m", both,
                [("5m", alert, []), ("40m", alert, [told]), ("59m", alert, [told])])
@@ -547,7 +570,7 @@ def bandwidth_cases():
         alert, "AllReduce of communicator dp_group in job 4711 transfers at 50% of what it did",
         "Job 4711, communicator aa (dp_group, 4 ranks on 2 nodes), AllReduce <=256MiB Ring: even the rank that waits least gets "
         f"50GB/s of bus bandwidth, 50% of the job's median over the last 6h, since {at(3600)}. The mix of messages is the same and "
-        "nobody is late, so the transfer itself is slower. Suspects: GPU 0 of n0; GPU 1 of n0; GPU 0 of n1; GPU 1 of n1; "))
+        "nobody is late, so the transfer itself is slower. Suspects: GPU 0 of n0, GPU 1 of n0, GPU 0 of n1, GPU 1 of n1."))
     drop = transfer_job([(60, 0.001, 1e8), (20, 0.002, 1e8), (20, 0.001, 1e8)]).series
     yield Case(alert, "half the bandwidth, and back", "1m", drop,
                [("59m", alert, []), ("75m", alert, [told]), ("95m", alert, [])],
@@ -593,7 +616,7 @@ def bandwidth_cases():
         alert, "AllReduce of communicator dp_group in job 4711 has dropped to 95% of its transfer bandwidth",
         "Job 4711, communicator aa (dp_group, 4 ranks on 2 nodes), AllReduce <=256MiB Ring: within the last 89s the rank that waits "
         f"least got 95% of the job's median of bus bandwidth, which is further below it than this job's noise explains, since "
-        f"{at(5430)}. Sizes, algorithm and NCCL's release are the same."))
+        f"{at(5430)}. Sizes, algorithm and NCCL's release are the same. Nodes: n0, n1."))
     begin = before * 15 - 15
     yield Case(alert, "five percent less, found within five scrapes, and back", "15s", drop_job(dropped),
                [(f"{begin}s", alert, []), (f"{begin + 75}s", alert, [told]), (f"{begin + 300}s", alert, [])])
@@ -643,7 +666,7 @@ def bandwidth_cases():
     told = ({"cluster": CLUSTER, "job_id": "4714", **shape, "severity": "warning"}, notes(
         alert, "AllReduce in job 4714 transfers at 50% of what jobs of this shape do",
         "Job 4714, AllReduce <=256MiB Ring in dp communicators of 4 ranks on 2 nodes: transfer bus bandwidth is 50% of the median "
-        f"over jobs of the same shape in the last 1w, since {at(3600)}. Nodes of this job: n0 n1 "))
+        f"over jobs of the same shape in the last 1w, since {at(3600)}. Nodes of this job: n0, n1."))
     fleet = {}
     for number, seconds in ((4711, 0.001), (4712, 0.001), (4713, 0.001), (4714, 0.002)):
         fleet |= transfer_job([(80, seconds, 1e8)], job_id=str(number)).series
@@ -738,7 +761,7 @@ def telemetry_cases():
     told = ({"cluster": CLUSTER, "job_id": JOB, "comm": "aa", "severity": "warning"}, notes(
         alert, "Telemetry of job 4711 is partly blind, communicator aa",
         f"Job 4711, communicator aa: 95% of the operations were recorded, since {at(300)}. No verdict about this communicator is "
-        "made meanwhile. Ranks that miss most: rank 2 on n1:9400 (40 operations); "))
+        "made meanwhile. Ranks that miss most: rank 2 on n1:9400 (40 operations)."))
     yield Case(alert, "below 99 %, and back", "1m", covered((5, 1), (10, 0.95), (5, 1)),
                [("5m", alert, []), ("10m", alert, [told]), ("18m", alert, [])])
     yield Case(alert, "99.5 % will do", "1m", covered((20, 0.995)), [("10m", alert, [])])
@@ -746,21 +769,24 @@ def telemetry_cases():
 
     alert = "NcclscopePluginOverhead"
 
-    def overhead(ratios, levels):
+    def overhead(ratios, levels, budget=0.001):
         where = {"pid": 1001, "instance": "n0:9400", "job": "ncclscope"}
         return Job(30).add("ncclscope_plugin_overhead_ratio", ratios, **where).add(
+            "ncclscope_plugin_overhead_budget_ratio", gauge((30, budget)), **where).add(
             "ncclscope_plugin_governor_level", levels, **where).series
 
-    def over_budget(ratio, level):
+    def over_budget(ratio, governor):
         return ({"cluster": CLUSTER, "job_id": JOB, "instance": "n0:9400", "pid": 1001, "severity": "warning"}, notes(
             alert, "The plugin in process 1001 on n0:9400 is at its overhead budget",
-            "Job 4711, process 1001 on n0:9400: the plugin's own time is at or above its budget of 0.001 of wall time, since "
-            f"{at(300)}. Ratio: {ratio}; the governor gave up level {level} of 3."))
+            f"Job 4711, process 1001 on n0:9400, since {at(300)}: the plugin's own time is {ratio} of wall time; its budget is 0.1%. "
+            + governor))
     yield Case(alert, "above the budget, and back", "1m", overhead(gauge((5, 1e-4), (12, 0.002), (13, 1e-4)), gauge((30, 0))),
-               [("9m", alert, []), ("12m", alert, [over_budget("0.2%", 0)]), ("20m", alert, [])])
+               [("9m", alert, []), ("12m", alert, [over_budget("0.2%", "Its governor gave nothing up.")]), ("20m", alert, [])])
     yield Case(alert, "the governor gave something up to stay within it", "1m",
-               overhead(gauge((30, 8e-4)), gauge((5, 0), (25, 1))), [("12m", alert, [over_budget("0.08%", 1)])])
+               overhead(gauge((30, 8e-4)), gauge((5, 0), (25, 1))), [("12m", alert, [over_budget(
+                   "0.08%", "To stay within it, its governor gave something up: level 1 of 3 (no network phases).")])])
     yield Case(alert, "within the budget", "1m", overhead(gauge((30, 8e-4)), gauge((30, 0))), [("12m", alert, [])])
+    yield Case(alert, "its user allowed more", "1m", overhead(gauge((30, 0.002)), gauge((30, 0)), 0.01), [("12m", alert, [])])
     yield Case(alert, "no data", "1m", {'up{instance="n0:9400", job="ncclscope"}': "1x20"}, [("12m", alert, [])])
 
     alert = "NcclscopeAgentDown"
@@ -777,9 +803,15 @@ def telemetry_cases():
     told = ({"instance": "n0:9400", "job": "ncclscope", "severity": "warning"}, notes(
         alert, "The agent at n0:9400 does not answer",
         f"Prometheus cannot scrape the ncclscope agent at n0:9400 since {at(300)}. Nothing is known of the GPUs of this node, and "
-        "no verdict is made about communicators with ranks on it. Jobs concerned: 4711 (node n0); "))
+        "no verdict is made about communicators with ranks on it. Jobs concerned: 4711 (node n0)."))
     yield Case(alert, "down, and back", "1m", agent(gauge((5, 1), (15, 0), (20, 1))),
                [("5m", alert, []), ("10m", alert, [told]), ("25m", alert, [])])
+    crowded = agent(gauge((5, 1), (15, 0)))
+    for job_id in range(4712, 4721):
+        crowded |= {n: v + " stale" for n, v in late_job(5, [(5, 0)], job_id=str(job_id)).series.items()}
+    many = ", ".join(f"{job_id} (node n0)" for job_id in range(4711, 4719)) + " and others, 10 in all"
+    yield Case(alert, "down, with more jobs than a text can list", "1m", crowded, [("10m", alert, [(told[0], told[1] | {
+        "description": told[1]["description"].replace("4711 (node n0)", many)})])])
     yield Case(alert, "a target that never was an agent", "1m", agent(gauge((40, 0)), None), [("10m", alert, [])])
     yield Case(alert, "up", "1m", agent(gauge((40, 1))), [("10m", alert, [])])
     yield Case(alert, "no data", "1m", Job(5).add("ncclscope_job_info", gauge((5, 1))).series, [("10m", alert, [])])
@@ -796,7 +828,7 @@ def telemetry_cases():
         return job.series
     told = ({"cluster": CLUSTER, "job_id": JOB, "instance": "n0:9400", "version": "0.1.0", "severity": "info"}, notes(
         alert, "Plugins of version 0.1.0 report to another version's agent at n0:9400",
-        "Job 4711: 2 processes on n0:9400 load plugin 0.1.0; the agent there is 0.2.0 . That works within a major protocol "
+        "Job 4711: 2 processes on n0:9400 load plugin 0.1.0; the agent there is 0.2.0. That works within a major protocol "
         "version; fields that only one of them knows are missing."))
     yield Case(alert, "for an hour, until the agent is of the same version", "1m",
                versions("0.1.0", [("0.2.0", gauge((100, 1)) + " stale"), ("0.1.0", gauge((100, None), (50, 1)))]),
