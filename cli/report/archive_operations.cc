@@ -107,10 +107,11 @@ struct SourceTexts {
 
 class ArchiveStream : public OperationStream {
  public:
-  ArchiveStream(const Input& input, StringPool& pool, ReadAccount& account)
+  ArchiveStream(const Input& input, StringPool& pool, ReadAccount& account, PathsSeen& paths)
       : input_(input),
         pool_(pool),
         account_(account),
+        paths_(paths),
         source_(pool.intern("archive")),
         file_(pool.intern(input.name)) {
     archive::Status status;
@@ -131,6 +132,7 @@ class ArchiveStream : public OperationStream {
     if (writer.full() && reader_ != nullptr) return true;
     account_.advance(input_.bytes - told_bytes_);
     account_.add(counts_);
+    paths_.add(seen_);
     return false;
   }
 
@@ -149,6 +151,7 @@ class ArchiveStream : public OperationStream {
     told_bytes_ = offset;
     if (batch_ != nullptr) {
       times_ = own_times(batch_->operations);
+      see_paths(*batch_);
       return true;
     }
     if (!reader_->status().ok()) damaged(reader_->status().message());
@@ -176,6 +179,26 @@ class ArchiveStream : public OperationStream {
     texts.nccl = pool_.intern(nccl_version_text(source.process->nccl_version));
     texts.plugin = pool_.intern(source.process->plugin_version);
     return texts;
+  }
+
+  void see_paths(const archive::Batch& batch) {
+    for (const archive::Source& source : batch.sources) (void)seen_of(source);
+    for (const archive::NetworkRow& row : batch.network) {
+      SeenOfCommunicator* seen = seen_of(*row.source);
+      if (seen == nullptr || row.record.steps == 0) continue;
+      seen->network_ranks.insert(row.source->communicator->rank);
+      if (row.record.is_send != 0) seen->network_bytes += row.record.bytes;
+    }
+  }
+
+  /// Null for work that a process does for others, whose communicator is not known.
+  SeenOfCommunicator* seen_of(const archive::Source& source) {
+    const archive::Communicator& communicator = *source.communicator;
+    if (communicator.id == wire::kNoCommunicator || communicator.rank < 0) return nullptr;
+    auto& [key, seen] = *seen_.try_emplace({input_.job, communicator_text(communicator)}).first;
+    seen.ranks.insert(communicator.rank);
+    if (!source.job->node.empty()) seen.nodes.insert(source.job->node);
+    return &seen;
   }
 
   static const std::string& node_of(const archive::Source& source) {
@@ -290,11 +313,13 @@ class ArchiveStream : public OperationStream {
   const Input& input_;
   StringPool& pool_;
   ReadAccount& account_;
+  PathsSeen& paths_;
   std::unique_ptr<archive::Reader> reader_;
   const archive::Batch* batch_ = nullptr;
   std::size_t next_row_ = 0;
   std::vector<OwnTime> times_;
   ReadCounts counts_;
+  PathsSeen::Seen seen_;
   std::uint64_t told_bytes_ = 0;
   TextId source_, file_;
   std::unordered_map<const archive::Source*, SourceTexts> texts_;  // of the batch
@@ -304,8 +329,8 @@ class ArchiveStream : public OperationStream {
 }  // namespace
 
 std::unique_ptr<OperationStream> open_archive(const Input& input, StringPool& pool,
-                                              ReadAccount& account) {
-  return std::make_unique<ArchiveStream>(input, pool, account);
+                                              ReadAccount& account, PathsSeen& paths) {
+  return std::make_unique<ArchiveStream>(input, pool, account, paths);
 }
 
 }  // namespace ncclscope::cli::report

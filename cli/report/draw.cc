@@ -120,11 +120,12 @@ void write_json_file(const std::string& path, const nlohmann::ordered_json& valu
 }
 
 Drawn draw_report(Connection& connection, const std::string& folder, bool drawings,
-                  const ThroughputOptions& throughput) {
+                  const ThroughputOptions& throughput, const std::vector<Insight>& known) {
   const std::string view = "operations";
   const RunHead head = run_head(connection, view);
   Drawn out;
   out.insights = find_insights(connection, view, head);
+  out.insights.insert(out.insights.end(), known.begin(), known.end());
   const Explanation explanation =
       explain(find_steps(connection, view), throughput_of(throughput, head, out));
   for (Insight& insight : insights_of(explanation)) out.insights.push_back(std::move(insight));

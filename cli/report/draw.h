@@ -38,7 +38,8 @@ struct Drawn {
 /// but insights.json.
 /// @param drawings    false: only what stands out
 /// @param throughput  what steps are held against, if anything
+/// @param known       what stands out beside what is found here
 Drawn draw_report(Connection& connection, const std::string& folder, bool drawings,
-                  const ThroughputOptions& throughput = {});
+                  const ThroughputOptions& throughput = {}, const std::vector<Insight>& known = {});
 
 }  // namespace ncclscope::cli::report

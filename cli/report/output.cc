@@ -101,33 +101,47 @@ std::string duration(double seconds) {
 
 using Align = Table::Align;
 
+std::int64_t rows_of(Connection& connection, const std::string& table) {
+  Rows rows = connection.query("SELECT count(*) FROM " + table);
+  return rows.next_chunk() ? rows.integer(0, 0) : 0;
+}
+
 std::string communicators_text(Connection& connection, std::size_t limit) {
-  Table table({{"COMMUNICATOR"},
-               {"NAME"},
-               {"JOB"},
-               {"CLASS"},
-               {"RANKS", Align::kRight},
-               {"SEEN", Align::kRight},
-               {"NODES", Align::kRight},
-               {"OPERATIONS", Align::kRight},
-               {"BYTES", Align::kRight},
-               {"TIME", Align::kRight}});
+  // Lines of v4.0 tell of no paths: no column of dashes for them.
+  const bool paths = rows_of(connection, "communicators WHERE paths_seen IS NOT NULL") > 0;
+  std::vector<Table::Column> columns{{"COMMUNICATOR"},
+                                     {"NAME"},
+                                     {"JOB"},
+                                     {"CLASS"},
+                                     {"RANKS", Align::kRight},
+                                     {"SEEN", Align::kRight},
+                                     {"NODES", Align::kRight},
+                                     {"OPERATIONS", Align::kRight},
+                                     {"BYTES", Align::kRight},
+                                     {"TIME", Align::kRight}};
+  constexpr std::ptrdiff_t kPathsAt = 4;
+  if (paths) columns.insert(columns.begin() + kPathsAt, {"PATHS"});
+  Table table(std::move(columns));
   Rows rows = connection.query(
       "SELECT communicator, communicator_name, job, communication_class, ranks, ranks_seen, nodes, "
       "operations, total_bytes, "
-      "total_seconds FROM communicators ORDER BY total_seconds DESC NULLS LAST, communicator "
-      "LIMIT " +
+      "total_seconds, paths_seen FROM communicators ORDER BY total_seconds DESC NULLS LAST, "
+      "communicator LIMIT " +
       std::to_string(limit));
   while (rows.next_chunk()) {
     for (std::size_t r = 0; r < rows.size(); ++r) {
-      table.add({or_dash(rows.text(0, r)), or_dash(rows.text(1, r)), or_dash(rows.text(2, r)),
-                 or_dash(rows.text(3, r)),
-                 rows.is_null(4, r) ? "-" : std::to_string(rows.integer(4, r)),
-                 std::to_string(rows.integer(5, r)),
-                 rows.is_null(6, r) ? "-" : std::to_string(rows.integer(6, r)),
-                 std::to_string(rows.integer(7, r)),
-                 format_bytes(static_cast<std::uint64_t>(rows.integer(8, r))),
-                 duration(rows.number(9, r))});
+      std::vector<std::string> cells{or_dash(rows.text(0, r)),
+                                     or_dash(rows.text(1, r)),
+                                     or_dash(rows.text(2, r)),
+                                     or_dash(rows.text(3, r)),
+                                     rows.is_null(4, r) ? "-" : std::to_string(rows.integer(4, r)),
+                                     std::to_string(rows.integer(5, r)),
+                                     rows.is_null(6, r) ? "-" : std::to_string(rows.integer(6, r)),
+                                     std::to_string(rows.integer(7, r)),
+                                     format_bytes(static_cast<std::uint64_t>(rows.integer(8, r))),
+                                     duration(rows.number(9, r))};
+      if (paths) cells.insert(cells.begin() + kPathsAt, or_dash(rows.text(10, r)));
+      table.add(std::move(cells));
     }
   }
   return table.render();
@@ -165,11 +179,6 @@ std::string statistics_text(Connection& connection, const std::string& from,
     }
   }
   return table.render();
-}
-
-std::int64_t rows_of(Connection& connection, const std::string& table) {
-  Rows rows = connection.query("SELECT count(*) FROM " + table);
-  return rows.next_chunk() ? rows.integer(0, 0) : 0;
 }
 
 std::string heading(Connection& connection, const std::string& title, const std::string& table,

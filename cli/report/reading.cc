@@ -40,7 +40,7 @@ std::unique_ptr<OperationStream> InputSource::next() {
   const std::size_t number = taken_.fetch_add(1);
   if (number >= inputs_.size()) return nullptr;
   const Input& input = inputs_[number];
-  return input.kind == InputKind::kArchive ? open_archive(input, pool_, account_)
+  return input.kind == InputKind::kArchive ? open_archive(input, pool_, account_, paths_)
                                            : open_inspector_log(input, pool_, account_);
 }
 

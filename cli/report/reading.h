@@ -16,6 +16,7 @@
 
 #include "cli/report/inputs.h"
 #include "cli/report/operations.h"
+#include "cli/report/paths.h"
 
 namespace ncclscope::cli::report {
 
@@ -57,8 +58,9 @@ class ReadAccount {
 class InputSource : public OperationSource {
  public:
   /// All must outlive this.
-  InputSource(std::span<const Input> inputs, StringPool& pool, ReadAccount& account)
-      : inputs_(inputs), pool_(pool), account_(account) {}
+  InputSource(std::span<const Input> inputs, StringPool& pool, ReadAccount& account,
+              PathsSeen& paths)
+      : inputs_(inputs), pool_(pool), account_(account), paths_(paths) {}
 
   [[nodiscard]] std::unique_ptr<OperationStream> next() override;
 
@@ -67,6 +69,7 @@ class InputSource : public OperationSource {
   std::atomic<std::size_t> taken_{0};
   StringPool& pool_;
   ReadAccount& account_;
+  PathsSeen& paths_;
 };
 
 /// Of one log of NCCL Inspector, of one segment of an archive.
@@ -75,6 +78,6 @@ class InputSource : public OperationSource {
                                                                   ReadAccount& account);
 
 [[nodiscard]] std::unique_ptr<OperationStream> open_archive(const Input& input, StringPool& pool,
-                                                            ReadAccount& account);
+                                                            ReadAccount& account, PathsSeen& paths);
 
 }  // namespace ncclscope::cli::report

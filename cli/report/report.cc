@@ -114,14 +114,14 @@ std::uint64_t memory_bytes(const ReportOptions& options) {
 /// besides `columns`.
 ColumnSet write_operations(Database& database, const ReportOptions& options, const Inputs& inputs,
                            unsigned threads, ColumnSet columns, StringPool& pool,
-                           ReadAccount& account, Tally* tally = nullptr) {
+                           ReadAccount& account, PathsSeen& paths, Tally* tally = nullptr) {
   const std::span<const Input> files = inputs.files;
   ColumnSet lost = 0;
   std::size_t begin = 0;
   while (begin < files.size() && lost == 0) {
     std::size_t end = begin;
     while (end < files.size() && files[end].job == files[begin].job) ++end;
-    InputSource source(files.subspan(begin, end - begin), pool, account);
+    InputSource source(files.subspan(begin, end - begin), pool, account, paths);
     if (tally != nullptr) tally->begin_job(pool.intern(files[begin].job));
     lost = write_parquet(
         database, source, pool,
@@ -181,12 +181,13 @@ bool wants_more_than_tables(const ReportOptions& options) {
 }
 
 /// Without the drawing library there is a report all the same.
-Drawn draw(Connection& connection, const ReportOptions& options) {
+Drawn draw(Connection& connection, const ReportOptions& options,
+           const std::vector<Insight>& known) {
   try {
-    return draw_report(connection, options.output, options.pictures, options.throughput);
+    return draw_report(connection, options.output, options.pictures, options.throughput, known);
   } catch (const AssetError& error) {
     std::fprintf(stderr, "no pictures: %s\n", error.what());
-    return draw_report(connection, options.output, false, options.throughput);
+    return draw_report(connection, options.output, false, options.throughput, known);
   }
 }
 
@@ -205,7 +206,8 @@ void open_side(Database& database, Connection& connection, const ReportOptions& 
   const Inputs inputs = find_inputs(side.paths, side.job);
   fs::create_directories(side.output / kOperationsFolder);
   ReadAccount account;
-  (void)write_operations(database, side, inputs, threads, kAllColumns, pool, account);
+  PathsSeen paths;
+  (void)write_operations(database, side, inputs, threads, kAllColumns, pool, account, paths);
   tell_damage(account, inputs);
   if (account.counts().operations == 0) throw InputError(path + ": no operation in it");
   connection.run(operations_view(side.output, view));
@@ -278,6 +280,7 @@ int run_report(const ReportOptions& options) {
 
   StringPool pool;
   ReadAccount account;
+  PathsSeen paths;
   std::uint64_t total = 0;
   for (const Input& input : inputs.files) total += input.bytes;
   progress.step(
@@ -289,12 +292,15 @@ int run_report(const ReportOptions& options) {
       [&] { return bytes_done(account, total); });
   const ColumnSet columns = expected_columns(inputs.files);
   Tally tally(memory_bytes(options) / 5);
-  if (write_operations(database, options, inputs, threads, columns, pool, account, &tally) != 0) {
+  if (write_operations(database, options, inputs, threads, columns, pool, account, paths, &tally) !=
+      0) {
     account.reset();  // a column that the first lines did not show: once more, with all
+    paths.clear();
     tally.clear();
     fs::remove_all(options.output / kOperationsFolder);
     fs::create_directories(options.output / kOperationsFolder);
-    (void)write_operations(database, options, inputs, threads, kAllColumns, pool, account, &tally);
+    (void)write_operations(database, options, inputs, threads, kAllColumns, pool, account, paths,
+                           &tally);
   }
   write_flight(database, options, pool, tally);
   progress.done();
@@ -313,12 +319,13 @@ int run_report(const ReportOptions& options) {
       connection,
       {.values_in_memory = values_in_memory(options), .threads = threads, .pool = &pool},
       tallied ? std::optional(tally.take()) : std::nullopt);
+  add_paths(connection, paths);
   progress.step("writing");
   write_tables(database, connection, options, inputs, account);
-  Drawn drawn;
+  Drawn drawn{path_insights(connection), {}, {}};
   if (wants_more_than_tables(options)) {
     progress.step("pictures");
-    drawn = draw(connection, options);
+    drawn = draw(connection, options, drawn.insights);
   }
   progress.done();
   if (!drawn.throughput_missing.empty())

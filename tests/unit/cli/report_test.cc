@@ -14,6 +14,7 @@
 #include <memory>
 #include <random>
 #include <regex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "cli/report/duckdb.h"
 #include "cli/report/inputs.h"
 #include "cli/report/operations.h"
+#include "cli/report/paths.h"
 #include "cli/report/reading.h"
 #include "cli/report/schema.h"
 #include "cli/report/statistics.h"
@@ -60,6 +62,31 @@ TEST(ReportClassification, IsInspectors) {
   EXPECT_EQ(communication_class(1, 0), "single-rank");
   EXPECT_EQ(communication_class(8, 0), "");
   EXPECT_EQ(communication_class(0, 2), "");
+}
+
+TEST(ReportPaths, AreWhatAlgorithmsAndRecordsTell) {
+  EXPECT_EQ(paths_text({"RING", "TREE", "PAT", "SYMMETRIC"}, false), "");
+  EXPECT_EQ(paths_text({"RING"}, true), "network");
+  EXPECT_EQ(paths_text({"NVLS"}, false), "nvlink-sharp");
+  EXPECT_EQ(paths_text({"NVLS_TREE"}, false), "nvlink-sharp+network");
+  EXPECT_EQ(paths_text({"COLLNET_CHAIN", "NVLS"}, false), "nvlink-sharp+network+network-sharp");
+}
+
+TEST(ReportPaths, ContradictRanksAndNodesOnlyWhereTheyAreKnown) {
+  SeenOfCommunicator seen;
+  EXPECT_EQ(remark_of(8, 1, seen), "");
+  seen.nodes = {"a", "b"};
+  seen.ranks = {0, 1, 2, 3};
+  EXPECT_EQ(remark_of(8, 2, seen), "");
+  EXPECT_EQ(remark_of(8, 1, seen), "nodes_as_one");
+  EXPECT_EQ(remark_of(4, 4, seen), "node_as_several");
+  EXPECT_EQ(remark_of(8, 4, seen), "");  // the other ranks may be on the other nodes
+  EXPECT_EQ(remark_of(4, 0, seen), "");
+  seen.nodes = {"a"};
+  EXPECT_EQ(remark_of(4, 1, seen), "");
+  seen.network_ranks = {3};
+  EXPECT_EQ(remark_of(4, 1, seen), "network_within_node");
+  EXPECT_EQ(remark_of(8, 2, seen), "");
 }
 
 TEST(ReportInputs, TakeJobAndStepFromPaths) {
@@ -206,6 +233,34 @@ class RandomSource : public OperationSource {
   std::atomic<unsigned> taken_{0};
 };
 
+TEST_F(ReportWithDuckdb, PathsBecomeColumnsOfCommunicatorsAndWords) {
+  Connection connection = database_->connect();
+  connection.run(
+      "CREATE TABLE communicators AS SELECT * FROM (VALUES ('7', '0xa', 'tp', 2, 1, 5.0), ('7', "
+      "'0xb', NULL, 2, 1, 6.0), ('7', '0xc', 'dp', 2, 2, 7.0)) AS t(job, communicator, "
+      "communicator_name, ranks, nodes, total_seconds);"
+      "CREATE TABLE statistics AS SELECT '7' AS job, '0xa' AS communicator, 'NVLS' AS algorithm");
+  PathsSeen paths;
+  paths.add({{{"7", "0xa"}, {{"n0"}, {0}, {0}, 10}}, {{"7", "0xb"}, {{"n0"}, {0, 1}, {}, 0}}});
+  paths.add({{{"7", "0xa"}, {{"n1"}, {1}, {1}, 20}}, {{"7", "0xb"}, {{"n1"}, {1}, {}, 0}}});
+  add_paths(connection, paths);
+  Rows rows = connection.query(
+      "SELECT communicator, paths_seen, network_ranks, network_bytes, remark FROM communicators "
+      "ORDER BY 1");
+  ASSERT_TRUE(rows.next_chunk());
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows.text(1, 0), "nvlink-sharp+network");
+  EXPECT_EQ(rows.integer(2, 0), 2);
+  EXPECT_EQ(rows.integer(3, 0), 30);
+  EXPECT_EQ(rows.text(4, 0), "nodes_as_one");
+  EXPECT_TRUE(rows.is_null(1, 1) && rows.is_null(2, 1) && rows.is_null(3, 1));
+  EXPECT_TRUE(rows.is_null(1, 2) && rows.is_null(4, 2));
+  const std::vector<Insight> insights = path_insights(connection);
+  ASSERT_EQ(insights.size(), 1U);
+  EXPECT_EQ(insights[0].text,
+            "2 communicators, such as 0xb, are on several nodes that NCCL takes for one.");
+}
+
 TEST_F(ReportWithDuckdb, StatisticsOfWhatWasTalliedAreThoseOfTheParquetFiles) {
   StringPool pool;
   Tally tally(std::uint64_t{64} << 20);
@@ -338,12 +393,14 @@ class ArchiveRows : public ReportWithDuckdb {
     ASSERT_EQ(inputs.files.size(), 1U);
     EXPECT_EQ(inputs.files[0].job, "4711");
     StringPool pool;
-    InputSource source(inputs.files, pool, account);
+    InputSource source(inputs.files, pool, account, paths_);
     EXPECT_EQ(write_parquet(*database_, source, pool, {.folder = folder_, .memory_bytes = 1 << 24}),
               0U);
     connection.run("CREATE TABLE rows AS SELECT * FROM read_parquet(" +
                    sql_literal(folder_ / "data_*.parquet") + ")");
   }
+
+  PathsSeen paths_;
 };
 
 TEST_F(ArchiveRows, AreWhatTheReaderGives) {
@@ -427,6 +484,47 @@ TEST_F(ArchiveRows, AreWhatTheReaderGives) {
     }
   }
   EXPECT_EQ(compared, 5000U);
+}
+
+TEST_F(ArchiveRows, TellWhoUsedTheNetwork) {
+  const auto path = folder_ / "segment.ncsa";
+  archive::Status status;
+  auto writer = archive::Writer::create(path, {}, status);
+  ASSERT_TRUE(status.ok()) << status.message();
+  writer->set_job(archive::testing::make_job());
+  const std::uint32_t process = writer->add_process(archive::testing::make_process(17));
+  std::vector<std::uint32_t> ids;
+  for (const int rank : {0, 1, 2})
+    ids.push_back(writer->add_communicator(
+        process, archive::testing::make_communicator(static_cast<std::uint16_t>(rank), rank)));
+  ids.push_back(writer->add_communicator(
+      process, archive::testing::make_communicator(wire::kNoCommunicator, -1)));
+  archive::testing::Traffic traffic(1, 1);
+  std::uint64_t index = 0;
+  for (const std::uint32_t id : ids) {
+    wire::NetworkPhases phases{};
+    wire::set_header(phases, wire::RecordType::kNetworkPhases);
+    phases.steps = id == ids[2] ? 0 : 4;  // NCCL told of no step: nothing was seen
+    phases.bytes = 1000;
+    for (const int is_send : {0, 1}) {
+      phases.is_send = static_cast<std::uint8_t>(is_send);
+      ASSERT_TRUE(writer->add(id, index++, phases).ok());
+    }
+  }
+  const wire::Operation operation = traffic.next();
+  ASSERT_TRUE(writer->add(ids[0], index++, operation, operation.api_time_ns).ok());
+  ASSERT_TRUE(writer->finish().ok());
+  Connection connection = database_->connect();
+  ReadAccount account;
+  read(connection, account);
+  const PathsSeen::Seen seen = paths_.seen();
+  ASSERT_EQ(seen.size(), 1U);
+  const auto& [key, communicator] = *seen.begin();
+  EXPECT_EQ(key, PathsSeen::Key("4711", "0xdeadbeef"));
+  EXPECT_EQ(communicator.nodes, std::set<std::string>{"node0"});
+  EXPECT_EQ(communicator.ranks, (std::set<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(communicator.network_ranks, (std::set<std::int64_t>{0, 1}));
+  EXPECT_EQ(communicator.network_bytes, 2000U);
 }
 
 TEST_F(ArchiveRows, ShareTheTimeOfOneLaunchByBusBytes) {

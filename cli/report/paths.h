@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is really known of the way a communicator's data took, beside Inspector's class, which
+// counts ranks and nodes only: the algorithm names NVLink SHARP or SHARP of the network, network
+// phases in archives show who used a NIC, and the agents' nodes whether NCCL counted as they do.
+// What the records do not tell (NVLink, PCIe or shared memory within a node, InfiniBand or sockets
+// between nodes) is not guessed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cli/report/duckdb.h"
+#include "cli/report/picture.h"
+
+namespace ncclscope::cli::report {
+
+/// Of one communicator, from archives alone.
+struct SeenOfCommunicator {
+  std::set<std::string> nodes;          // where the agents say that its ranks are
+  std::set<std::int64_t> ranks;         // that any record is of
+  std::set<std::int64_t> network_ranks;  // that sent or received over the network
+  std::uint64_t network_bytes = 0;      // sent, in the operations whose network phases are known
+
+  void merge(const SeenOfCommunicator& other);
+};
+
+/// By job and communicator. Any thread.
+class PathsSeen {
+ public:
+  using Key = std::pair<std::string, std::string>;
+  using Seen = std::map<Key, SeenOfCommunicator>;
+
+  void add(const Seen& seen);
+  void clear();
+  [[nodiscard]] Seen seen() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Seen seen_;
+};
+
+/// "nvlink-sharp+network", ...; empty if nothing is known. Pure.
+[[nodiscard]] std::string paths_text(const std::set<std::string>& algorithms, bool network);
+
+/// Where the records contradict what ranks and nodes suggest: "nodes_as_one" (NCCL takes several
+/// nodes for one), "node_as_several", "network_within_node"; empty = they do not. Pure.
+/// @param ranks, nodes  as NCCL says, 0 = unknown
+[[nodiscard]] std::string remark_of(std::int64_t ranks, std::int64_t nodes,
+                                    const SeenOfCommunicator& seen);
+
+/// Adds the columns paths_seen, network_ranks, network_bytes and remark to table `communicators`.
+void add_paths(Connection& connection, const PathsSeen& paths);
+
+/// The remarks of `communicators` in words, alike ones together.
+[[nodiscard]] std::vector<Insight> path_insights(Connection& connection);
+
+}  // namespace ncclscope::cli::report
