@@ -53,6 +53,7 @@ fi
 if [[ -z "$filter" || report_bench =~ $filter ]]; then
   echo "bench.sh: report_bench" >&2
   scripts/fetch-duckdb.sh >&2 || code=1
+  scripts/fetch-echarts.sh >&2 || code=1
   /usr/bin/python3 tests/bench/report/report_bench.py --build build/release --out "$results/report_bench.json" >&2 || code=1
 fi
 if [ -n "$json" ]; then

@@ -77,7 +77,10 @@ BARS = [
         r"Report", "times_pandas", "x", at_least=20),
     Bar("report_duckdb", "the same against DuckDB's own read_json", r"Report", "times_duckdb", "x"),
     Bar("report_seconds", "the same, wall time", r"Report", "seconds", "s"),
-    Bar("report_memory", "the same, most resident memory", r"Report", "peak_mb", "MB", at_most=500),
+    Bar("report_pictures_seconds", "the same with what stands out and the pictures, wall time", r"Report", "pictures_seconds", "s"),
+    Bar("report_memory", "most resident memory of both", r"Report", "peak_mb", "MB", at_most=500),
+    Bar("report_numbers", "numbers of its tables that differ from pandas' or DuckDB's by more than 1e-9", r"Report",
+        "numbers_differing", "", at_most=0),
 ]
 
 
