@@ -30,6 +30,7 @@ struct Gpu {
   std::string node;
   std::int32_t index = -1;  // on the node, -1 = unknown
   std::string global_rank;  // empty = unknown
+  std::int64_t pid = -1;  // of a process that uses it, -1 = unknown; names it if nothing else does
 };
 
 struct Communicator {

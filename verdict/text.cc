@@ -206,8 +206,9 @@ std::string describe_seconds(double seconds) {
 std::string describe_gpu(const Job& job, std::uint32_t gpu) {
   const Gpu& g = job.gpus[gpu];
   if (g.node.empty()) return "the GPU of global rank " + g.global_rank;
-  std::string out =
-      g.index < 0 ? "a GPU of " + g.node : "GPU " + std::to_string(g.index) + " of " + g.node;
+  std::string out = g.index >= 0 ? "GPU " + std::to_string(g.index) + " of " + g.node
+                    : g.pid >= 0 ? "the GPU of pid " + std::to_string(g.pid) + " on " + g.node
+                                 : "a GPU of " + g.node;
   if (!g.global_rank.empty()) out += " (global rank " + g.global_rank + ")";
   return out;
 }

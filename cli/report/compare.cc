@@ -38,9 +38,13 @@ std::string bandwidth(double value) {
 using ShapeKey = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t, std::string>;
 
 /// The columns of a shape. NULL is a value like others.
-const char* const kShape =
-    "collective, bytes, coalesce(ranks, 0) AS ranks, coalesce(nodes, 0) AS nodes,"
-    " coalesce(dimension, '') AS dimension";
+std::string shape_columns(bool with_dimension) {
+  return std::string(
+             "collective, bytes, coalesce(ranks, 0) AS ranks, coalesce(nodes, 0) AS nodes, ") +
+         (with_dimension ? "coalesce(dimension, '')" : "''") + " AS dimension";
+}
+/// Algorithm and protocol of operations whose input does not tell them.
+constexpr std::string_view kUnknownWay = "?/?";
 const std::string kTimed = "busbw > 0 AND bytes > 0 AND seconds > 0 AND coalesce(ranks, 2) > 1";
 
 struct Blocks {
@@ -53,6 +57,8 @@ class Comparer {
       : connection_(connection), options_(options), out_(out) {}
 
   void compare(const std::string& view_a, const std::string& view_b) {
+    // Logs of NCCL Inspector know no dimensions: an archive's shapes are theirs without.
+    shape_ = shape_columns(knows(view_a, "dimension") && knows(view_b, "dimension"));
     look_at(view_a, out_.a.head, 0);
     look_at(view_b, out_.b.head, 1);
     out_.step = effect_of(step_seconds(connection_, view_a), step_seconds(connection_, view_b));
@@ -84,12 +90,19 @@ class Comparer {
             rows.integer(3, r), std::string(rows.text(4, r))};
   }
 
+  [[nodiscard]] bool knows(const std::string& view, const std::string& column) const {
+    bool any = false;
+    for_each_row(connection_, "SELECT count(" + column + ") FROM " + view,
+                 [&](const Rows& rows, std::size_t r) { any = rows.integer(0, r) > 0; });
+    return any;
+  }
+
   void look_at(const std::string& view, const RunHead& head, std::size_t side) {
     double all = 0;
     for_each_row(connection_, "SELECT sum(seconds) FROM " + view + " WHERE " + kTimed,
                  [&](const Rows& rows, std::size_t r) { all = rows.number(0, r); });
     for_each_row(connection_,
-                 std::string("SELECT ") + kShape +
+                 "SELECT " + shape_ +
                      ", coalesce(algorithm, '?') || '/' || coalesce(protocol, '?'), count(*),"
                      " sum(seconds) FROM " +
                      view + " WHERE " + kTimed + " GROUP BY ALL ORDER BY ALL",
@@ -112,7 +125,7 @@ class Comparer {
             " AS block, sum(bus) / sum(spent), sum(fastest) FILTER (told >= ranks) / sum(least) "
             "FILTER"
             " (told >= ranks), count(*), count(*) FILTER (told >= ranks) FROM (SELECT " +
-            kShape +
+            shape_ +
             ", job, run, communicator, sequence, CASE WHEN collective IN ('Send', 'Recv') OR "
             "sequence"
             " IS NULL THEN rank END AS own, CASE WHEN sequence IS NULL THEN time_ns END AS at,"
@@ -134,9 +147,11 @@ class Comparer {
         });
   }
 
+  /// Where one side does not tell how, nothing is known to have changed.
   void compare_mix(Found& found) const {
     std::array<double, 2> all{};
     for (std::size_t side = 0; side < 2; ++side) {
+      found.mix[side].erase(std::string(kUnknownWay));
       for (const auto& [how, n] : found.mix[side]) all[side] += n;
     }
     double moved = 0;
@@ -163,7 +178,7 @@ class Comparer {
     std::string out;
     for (const auto& [n, how] : sorted)
       out += (out.empty() ? "" : ", ") + how + " " + percent(-n / all);
-    return out == "?/? 100 %" ? "" : out;
+    return out;
   }
 
   // ---- words
@@ -320,6 +335,7 @@ class Comparer {
   Connection& connection_;
   const CompareOptions& options_;
   Comparison& out_;
+  std::string shape_;
   std::map<ShapeKey, Found> shapes_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 struct Remark {
   const char* kind;
-  const char* text;    // of one communicator; then of several
+  const char* text;  // of one communicator; then of several
   const char* texts;
   const char* detail;
 };
@@ -120,8 +120,9 @@ void add_paths(Connection& connection, const PathsSeen& paths) {
     value.empty() ? appender.null() : appender.text(value);
   };
   for_each_row(
-      connection, "SELECT job, communicator, coalesce(ranks, 0), coalesce(nodes, 0) FROM "
-                  "communicators",
+      connection,
+      "SELECT job, communicator, coalesce(ranks, 0), coalesce(nodes, 0) FROM "
+      "communicators",
       [&](const Rows& rows, std::size_t r) {
         const PathsSeen::Key key{std::string(rows.text(0, r)), std::string(rows.text(1, r))};
         const auto known = all.find(key);

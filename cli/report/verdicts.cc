@@ -21,12 +21,13 @@ namespace ncclscope::cli::report {
 namespace {
 
 constexpr std::size_t kMostWindows = 48;
-constexpr std::size_t kFewestWindows = 6;
+constexpr unsigned kFewestWindows = 6;
 /// Operations of a rank in a window, of its most frequent collective: about five steps at least.
 constexpr double kWantedOperations = 10;
 /// The first operations of a communicator set up connections.
 constexpr int kFirstOperations = 3;
-constexpr double kLeastSeconds = 1;
+/// Of a window, so that a hiccup, which passes, is nobody's fault: a verdict needs three running.
+constexpr double kLeastWindowSeconds = 1;
 constexpr double kFewTimed = 0.9;
 
 /// One run of one job.
@@ -50,8 +51,10 @@ class RunJudge {
             " AND seconds > 0 AND ranks > 1 AND rank IS NOT NULL";
   }
 
-  void judge(std::vector<Insight>& out) {
-    if (!find_places() || !find_windows()) return;
+  /// Returns why the run cannot be judged, else nothing.
+  std::string judge(std::vector<Insight>& out) {
+    if (!find_places()) return "there are operations of one GPU alone";
+    if (std::string reason = find_windows(); !reason.empty()) return reason;
     connection_.run("CREATE OR REPLACE TEMP TABLE windows AS SELECT least(CAST(floor((time_ns - " +
                     std::to_string(first_ns_) + ") / " + std::to_string(width_ns_) +
                     ") AS BIGINT), " + std::to_string(windows_ - 1) +
@@ -71,6 +74,7 @@ class RunJudge {
       for (const verdict::Finding& finding : judge.findings()) remember(finding, w);
     }
     for (const Episode& episode : episodes_) tell(episode, options.windows, out);
+    return {};
   }
 
  private:
@@ -103,7 +107,8 @@ class RunJudge {
                    // job's.
                    if (new_gpu)
                      job_.gpus.push_back({node.empty() ? "an unknown node" : node, -1,
-                                          c->second == 0 ? std::to_string(rank) : ""});
+                                          c->second == 0 ? std::to_string(rank) : "",
+                                          rows.is_null(3, r) ? -1 : rows.integer(3, r)});
                    members_[{c->second, rank}] = static_cast<std::uint32_t>(job_.members.size());
                    job_.members.push_back({c->second, g->second, rank});
                  });
@@ -113,7 +118,8 @@ class RunJudge {
     return job_.gpus.size() > 1;
   }
 
-  bool find_windows() {
+  /// Returns why there are too few, else nothing.
+  std::string find_windows() {
     double operations = 0;
     for_each_row(connection_, "SELECT min(time_ns), max(time_ns)" + from_,
                  [&](const Rows& rows, std::size_t r) {
@@ -125,11 +131,15 @@ class RunJudge {
                      " GROUP BY communicator, rank, collective)",
                  [&](const Rows& rows, std::size_t r) { operations = rows.number(0, r); });
     const double seconds = static_cast<double>(last_ns_ - first_ns_) * 1e-9;
-    if (seconds < kLeastSeconds) return false;
-    windows_ = std::min(kMostWindows, static_cast<std::size_t>(operations / kWantedOperations));
-    if (windows_ < kFewestWindows) return false;
+    windows_ = std::min({kMostWindows, static_cast<std::size_t>(operations / kWantedOperations),
+                         static_cast<std::size_t>(seconds / kLeastWindowSeconds)});
+    if (seconds < kFewestWindows * kLeastWindowSeconds)
+      return "the run is shorter than " + format_duration(kFewestWindows * kLeastWindowSeconds);
+    if (windows_ < kFewestWindows)
+      return "no rank has " + std::to_string(static_cast<int>(kFewestWindows * kWantedOperations)) +
+             " operations of a kind";
     width_ns_ = (last_ns_ - first_ns_) / static_cast<std::int64_t>(windows_) + 1;
-    return true;
+    return {};
   }
 
   verdict::Window window(std::size_t w) {
@@ -271,14 +281,24 @@ std::vector<Insight> find_insights(Connection& connection, const std::string& vi
                  runs.push_back({std::string(rows.text(0, r)), rows.integer(1, r)});
                });
   std::vector<Insight> out;
+  std::string unjudged;
+  std::size_t judged = 0;
   for (const Run& run : runs) {
     RunJudge judge(connection, view, run);
     judge.several_runs = runs.size() > 1;
-    judge.judge(out);
+    if (std::string reason = judge.judge(out); reason.empty())
+      ++judged;
+    else
+      unjudged = std::move(reason);
   }
   add_records(connection, view, head, out);
   std::stable_sort(out.begin(), out.end(),
                    [](const Insight& a, const Insight& b) { return a.weight > b.weight; });
+  if (judged == 0 && !unjudged.empty())
+    out.push_back(
+        {Insight::Weight::kInformation, "unjudged",
+         "Who is late and which transfers became slower was not judged: " + unjudged + ".", "", 0,
+         0});
   if (out.empty())
     out.push_back(
         {Insight::Weight::kInformation, "nothing", "Nothing stands out.",

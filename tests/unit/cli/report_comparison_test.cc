@@ -19,6 +19,7 @@
 #include "cli/report/page.h"
 #include "cli/report/steps.h"
 #include "cli/report/throughput.h"
+#include "cli/report/verdicts.h"
 
 namespace ncclscope::cli::report {
 namespace {
@@ -313,6 +314,25 @@ TEST_F(RunTables, AnotherAlgorithmAndReleaseAreNamed) {
                              Field(&Insight::text, HasSubstr("2.28.9 before, 2.29.1 now")))));
 }
 
+TEST_F(RunTables, WhatOnlyOneSideTellsHasNotChanged) {
+  connection_->run(table_of("a", {.seed = 1}));
+  connection_->run(table_of("b", {.seed = 2, .algorithm = "TREE"}));
+  // As lines v4.0 of NCCL Inspector are.
+  connection_->run(
+      "UPDATE a SET algorithm = NULL, protocol = NULL, dimension = NULL, gpu = NULL, nccl_version "
+      "= NULL");
+  const Comparison comparison =
+      compare_runs(*connection_, "a", "b", {"A", "inspector", {}, {}}, {"B", "archive", {}, {}});
+  EXPECT_THAT(comparison.changes, IsEmpty()) << comparison_text(comparison, 20);
+  ASSERT_THAT(comparison.shapes, SizeIs(5));
+  for (const ComparedShape& shape : comparison.shapes) {
+    EXPECT_GT(shape.operations_a, 0u) << shape.name();
+    EXPECT_GT(shape.operations_b, 0u) << shape.name();
+    EXPECT_EQ(shape.algorithms_a, "");
+    EXPECT_FALSE(shape.algorithms_changed);
+  }
+}
+
 TEST_F(RunTables, ALateRankIsNamedAndTheNetworkIsNot) {
   const Comparison comparison = compare({.seed = 1}, {.seed = 2, .late_rank = 5});
   EXPECT_THAT(
@@ -322,6 +342,16 @@ TEST_F(RunTables, ALateRankIsNamedAndTheNetworkIsNot) {
       << comparison_text(comparison, 20);
   EXPECT_THAT(comparison.changes, Contains(kind("waits_more")));
   EXPECT_THAT(comparison.changes, Not(Contains(kind("transfer_slower"))));
+}
+
+TEST_F(RunTables, AShortRunIsSaidNotToHaveBeenJudged) {
+  connection_->run(table_of("a", {.late_rank = 5}));
+  connection_->run("DELETE FROM a WHERE enqueued_ns > 1764000000000000000 + 5000000000");
+  const std::vector<Insight> insights =
+      find_insights(*connection_, "a", run_head(*connection_, "a"));
+  ASSERT_THAT(insights, SizeIs(1));
+  EXPECT_EQ(insights[0].kind, "unjudged");
+  EXPECT_THAT(insights[0].text, HasSubstr("the run is shorter than 6.00 s"));
 }
 
 TEST_F(RunTables, StepsAreFoundAndTheirCommunicationIsNotCountedTwice) {
