@@ -192,13 +192,13 @@ Drawn draw(Connection& connection, const ReportOptions& options,
 }
 
 /// Makes `view` of what is at `path`: the folder of a report, or inputs, which are written to
-/// OUTPUT/<view>/operations first.
-void open_side(Database& database, Connection& connection, const ReportOptions& options,
-               const std::string& path, const std::string& view, unsigned threads,
-               StringPool& pool) {
+/// OUTPUT/<view>/operations first. Returns how many lines and files could not be read.
+std::uint64_t open_side(Database& database, Connection& connection, const ReportOptions& options,
+                        const std::string& path, const std::string& view, unsigned threads,
+                        StringPool& pool) {
   if (fs::is_directory(fs::path(path) / kOperationsFolder)) {
     connection.run(operations_view(path, view));
-    return;
+    return 0;
   }
   ReportOptions side = options;
   side.paths = {path};
@@ -211,6 +211,7 @@ void open_side(Database& database, Connection& connection, const ReportOptions& 
   tell_damage(account, inputs);
   if (account.counts().operations == 0) throw InputError(path + ": no operation in it");
   connection.run(operations_view(side.output, view));
+  return account.counts().bad_lines + account.counts().bad_files;
 }
 
 /// While files are read each thread runs its own queries, and DuckDB's would only be in the way.
@@ -234,9 +235,10 @@ int run_comparison(const ReportOptions& options) {
   Progress progress(!options.quiet);
   StringPool pool;
   progress.step("reading A");
-  open_side(database, connection, options, options.compare[0], "a", threads, pool);
+  std::uint64_t bad =
+      open_side(database, connection, options, options.compare[0], "a", threads, pool);
   progress.step("reading B");
-  open_side(database, connection, options, options.compare[1], "b", threads, pool);
+  bad += open_side(database, connection, options, options.compare[1], "b", threads, pool);
   progress.step("comparing");
   use_threads(connection, threads);
   CompareOptions settings;
@@ -258,6 +260,7 @@ int run_comparison(const ReportOptions& options) {
     std::fputs(comparison_text(comparison, options.terminal_rows).c_str(), stdout);
   std::printf("%s\n", (options.output / "compare.json").c_str());
   if (!page.empty()) std::printf("%s\n", page.c_str());
+  if (options.strict && bad > 0) return kNegative;
   return comparison.changes.empty() ? kSuccess : kNegative;
 }
 
@@ -442,6 +445,8 @@ void register_report(CLI::App& app) {
     const bool reports = !options->paths.empty() || !options->flight_recorder.empty();
     if (reports != options->compare.empty())
       throw CLI::ValidationError("PATH", "wanted what to report, or --compare A B");
+    if (!options->compare.empty() && options->throughput.any())
+      throw CLI::ValidationError("--compare", "takes no throughput: it is held against one run");
     if (options->throughput.prometheus.empty() != options->throughput.query.empty())
       throw CLI::ValidationError("--throughput-prometheus", "goes with --throughput-query");
     try {

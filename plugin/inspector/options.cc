@@ -41,8 +41,11 @@ bool number(const char* name, long long& out, nccl::DebugLogger log) noexcept {
   if (v == nullptr) return false;
   char* end = nullptr;
   errno = 0;
-  out = std::strtoll(v, &end, 0);
-  if (errno == 0 && end != v && *end == '\0') return true;
+  const long long value = std::strtoll(v, &end, 0);
+  if (errno == 0 && end != v && *end == '\0') {
+    out = value;
+    return true;
+  }
   say(log, nccl::kLogWarn, "%s=\"%.64s\" ignored: wanted a whole number", name, v);
   return false;
 }

@@ -217,5 +217,38 @@ def replay_others(build, folder):
     require(result.returncode == 3, f"without an agent replay ended with {result.returncode}: {result.stderr}")
 
 
+def replay_pace(build, folder):
+    """At real pace as the operations happened, two times as fast in half the time. Only too fast is wrong: a test may be slow."""
+    span_s = 3
+    (folder / "logs").mkdir()
+    for rank in range(2):
+        (folder / "logs" / f"h{rank}-pid{rank + 1}.log").write_text("".join(json.dumps({
+            "header": {"id": "0x7f3c", "comm_name": "dp", "rank": rank, "n_ranks": 2, "nnodes": 1},
+            "metadata": {"inspector_output_format_version": "v4.0", "dump_timestamp_us": 1764000000000000 + number * span_s * 10_000,
+                         "hostname": f"h{rank}", "pid": rank + 1},
+            "coll_perf": {"coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 1048576, "coll_exec_time_us": 250,
+                          "coll_timing_source": "kernel_gpu", "coll_algobw_gbs": 4.2, "coll_busbw_gbs": 4.2}}) + "\n" for number in range(101)))
+    agent = Agent(build, folder, "node0")
+    with running([agent]):
+        for pace, least in (("real", span_s), ("2", span_s / 2)):
+            process = subprocess.Popen([build.command_line, "replay", "--agent", agent.api, folder / "logs", "--job", f"pace{pace}", "--pace", pace],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            began = time.monotonic()
+
+            def received(pace=pace):
+                return sum(p["operations_received"] for p in agent.books() if p["job_id"] == f"pace{pace}")
+            try:
+                # The agent sees them come one after another, not all at the end.
+                wait_until("the first half", lambda: received() > 20)
+                require(received() < 202 or time.monotonic() - began >= least * 0.9, f"pace {pace}: all came at once")
+                require(process.wait(timeout=60) == 0, f"pace {pace}: ended with {process.returncode}")
+            finally:
+                process.kill()
+                process.wait()
+            took = time.monotonic() - began
+            require(took >= least * 0.9, f"pace {pace}: {took:.2f} s, the operations span {least} s")
+            wait_until("all", lambda: received() == 202)
+
+
 if __name__ == "__main__":
-    sys.exit(run_scenarios(__doc__, [clean_end, killed_agent, hang, replay_archive, record_replay, replay_others]))
+    sys.exit(run_scenarios(__doc__, [clean_end, killed_agent, hang, replay_archive, record_replay, replay_others, replay_pace]))

@@ -242,6 +242,13 @@ def compare(build, folder):
     text = report(build, folder / "today", "--output", folder / "bad", "--throughput", bad, status=USAGE)
     require(f"{bad}:3: 'noon' is no time" in text, text)
     report(build, "--output", folder / "none", status=USAGE)
+    text = report(build, "--compare", folder / "today", folder / "today", "--output", folder / "bad", "--throughput", bad, status=USAGE)
+    require("--compare: takes no throughput" in text, text)
+    with open(next((folder / "today").iterdir()), "a") as log:
+        log.write('{"header":{}}\n')
+    for strict, status in (((), HEALTHY), (("--strict",), CHANGED)):
+        text = report(build, "--compare", folder / "yesterday", folder / "today", "--output", folder / f"damaged{status}", *strict, status=status)
+        require(".log:1201: " in text and "Nothing changed" in text, text)
 
 
 def screenshot(build, folder):
