@@ -228,8 +228,9 @@ class InspectorStream : public OperationStream {
       writer.integer(ColumnId::kEndNs, operation.kernel_stop_us * kNsPerUs);
     if (operation.exec_time_us < 0) return;
     writer.number(ColumnId::kSeconds, static_cast<double>(operation.exec_time_us) / 1e6);
-    // Inspector writes 0 for operations that have no bandwidth in its book.
-    if (operation.exec_time_us == 0 || !std::isfinite(operation.algbw_gbs) ||
+    // Inspector writes 0 for operations that have no bandwidth in its book, and makes one of a size
+    // that it does not know, which no link has.
+    if (operation.message_bytes < 0 || operation.exec_time_us == 0 || !std::isfinite(operation.algbw_gbs) ||
         operation.algbw_gbs <= 0)
       return;
     writer.number(ColumnId::kAlgbw, operation.algbw_gbs * 1e9);

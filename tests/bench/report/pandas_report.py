@@ -48,12 +48,13 @@ def row(line: str, file: str) -> tuple | None:
     size, time_us, ranks = perf[prefix + "_msg_size_bytes"], perf[prefix + "_exec_time_us"], header["n_ranks"]
     collective = perf[prefix]
     algbw, busbw = perf[prefix + "_algobw_gbs"], perf[prefix + "_busbw_gbs"]
-    timed = time_us > 0 and algbw not in ("nan", 0)
+    sized = 0 <= size < 1 << 63  # Inspector writes about 2^64 for ncclUint8, and a bandwidth of that
+    timed = time_us > 0 and algbw not in ("nan", 0) and sized
     name = header.get("comm_name", "unknown")
     return (file, metadata["hostname"], metadata["pid"], header["id"], None if name == "unknown" else name, header["rank"],
             ranks, header["nnodes"], communication_class(ranks, header["nnodes"]), collective, perf[prefix + "_sn"],
             perf.get("coll_algo"), perf.get("coll_proto"), perf.get("p2p_peer"),
-            size * ranks if collective in ("AllGather", "ReduceScatter") else size, size,
+            (size * ranks if collective in ("AllGather", "ReduceScatter") else size) if sized else None, size if sized else None,
             metadata["dump_timestamp_us"] * 1000, time_us / 1e6, algbw * 1e9 if timed else None, busbw * 1e9 if timed else None,
             TIMINGS.get(perf.get(prefix + "_timing_source")), metadata["git_rev"])
 
@@ -76,7 +77,7 @@ def convert(arguments) -> int:
 def statistics(frame: pandas.DataFrame, keys: list[str]) -> pandas.DataFrame:
     groups = frame.groupby(keys, dropna=False, sort=False, observed=True)
     result = pandas.DataFrame({"operations": groups.size(), "timed": groups["seconds"].count(),
-                               "total_bytes": groups["bytes"].sum(), "first_ns": groups["time_ns"].min(),
+                               "total_bytes": groups["bytes"].sum(min_count=1), "first_ns": groups["time_ns"].min(),
                                "last_ns": groups["time_ns"].max(), "total_seconds": groups["seconds"].sum()})
     for measure in MEASURES:
         values = groups[measure]

@@ -120,6 +120,12 @@ def make_logs(folder: pathlib.Path) -> Logs:
     # Other order of keys, white space, keys of somebody else's; not the first lines of its file.
     odd = lines[7][:3] + [json.dumps({k: {**v, f"x_{k}": [1, {"y": "}}"}]} for k, v in reversed(json.loads(line).items())})
                           for line in lines[7][3:]]
+    for number, size in ((40, (1 << 64) - 4096), (41, -4096)):  # of ncclUint8, as NCCL Inspector 2.30 writes them
+        bytes_of = json.loads(lines[7][number])
+        key = "coll_perf" if "coll_perf" in bytes_of else "p2p_perf"
+        prefix = key.removesuffix("perf")
+        bytes_of[key] |= {prefix + "msg_size_bytes": size, prefix + "algobw_gbs": 3.2e14, prefix + "busbw_gbs": 3.2e14}
+        odd[number] = json.dumps(bytes_of)
     logs.add("deep/h.log", "unknown", odd, odd)
     (folder / "slurm-1.log").write_text("srun: job 1 starts\n{}\n")
     (folder / "empty.log").write_text("")
@@ -143,7 +149,7 @@ def expected(logs: Logs):
             values["enqueued_ns"] = (traces.get("coll_start_ts") or traces["p2p_start_ts"]) * 1000
         rows.append(values)
     frame = pandas.DataFrame(rows)
-    for column in ("start_ns", "end_ns", "enqueued_ns", "peer"):
+    for column in ("start_ns", "end_ns", "enqueued_ns", "peer", "bytes", "rank_bytes"):
         frame[column] = frame[column].astype("Int64")
     return frame
 
