@@ -230,8 +230,8 @@ class InspectorStream : public OperationStream {
     writer.number(ColumnId::kSeconds, static_cast<double>(operation.exec_time_us) / 1e6);
     // Inspector writes 0 for operations that have no bandwidth in its book, and makes one of a size
     // that it does not know, which no link has.
-    if (operation.message_bytes < 0 || operation.exec_time_us == 0 || !std::isfinite(operation.algbw_gbs) ||
-        operation.algbw_gbs <= 0)
+    if (operation.message_bytes < 0 || operation.exec_time_us == 0 ||
+        !std::isfinite(operation.algbw_gbs) || operation.algbw_gbs <= 0)
       return;
     writer.number(ColumnId::kAlgbw, operation.algbw_gbs * 1e9);
     if (std::isfinite(operation.busbw_gbs))

@@ -3,11 +3,14 @@
 // Parts of `ncclscope report`: the schema and its page, classes, statistics both ways, rows of an
 // archive. Those that need DuckDB are skipped where it is not (in CI they fail). The whole is
 // tested in tests/e2e/report.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +30,7 @@
 #include "cli/report/inputs.h"
 #include "cli/report/operations.h"
 #include "cli/report/paths.h"
+#include "cli/report/progress.h"
 #include "cli/report/reading.h"
 #include "cli/report/schema.h"
 #include "cli/report/statistics.h"
@@ -87,6 +91,66 @@ TEST(ReportPaths, ContradictRanksAndNodesOnlyWhereTheyAreKnown) {
   seen.network_ranks = {3};
   EXPECT_EQ(remark_of(4, 1, seen), "network_within_node");
   EXPECT_EQ(remark_of(8, 2, seen), "");
+}
+
+/// Standard error goes to `file` while this lives.
+class StandardErrorInto {
+ public:
+  explicit StandardErrorInto(int file) : before_(::dup(STDERR_FILENO)) {
+    (void)::dup2(file, STDERR_FILENO);
+  }
+  ~StandardErrorInto() {
+    (void)::dup2(before_, STDERR_FILENO);
+    ::close(before_);
+  }
+  StandardErrorInto(const StandardErrorInto&) = delete;
+  StandardErrorInto& operator=(const StandardErrorInto&) = delete;
+
+ private:
+  int before_;
+};
+
+TEST(ReportProgress, IsDrawnOnATerminal) {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(master, 0);
+  ASSERT_EQ(::grantpt(master), 0);
+  ASSERT_EQ(::unlockpt(master), 0);
+  char name[128];
+  ASSERT_EQ(::ptsname_r(master, name, sizeof name), 0);
+  const int terminal = ::open(name, O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  std::string drawn;
+  {
+    const StandardErrorInto redirected(terminal);
+    Progress progress(true);
+    progress.step(
+        "reading", [] { return 0.5; }, [] { return std::string("1 MiB of 2 MiB"); });
+    // Until it has been drawn, however long this thread or that one is kept from the processor.
+    while (drawn.find("of 2 MiB") == std::string::npos) {
+      char part[256];
+      const ssize_t n = ::read(master, part, sizeof part);
+      ASSERT_GT(n, 0);
+      drawn.append(part, static_cast<std::size_t>(n));
+    }
+    progress.done();
+  }
+  EXPECT_THAT(drawn, testing::HasSubstr(
+                         "\r\x1b[Kreading [###############...............] 50 %  1 MiB of 2 MiB"));
+  ::close(terminal);
+  ::close(master);
+}
+
+TEST(ReportProgress, IsNotDrawnIntoFiles) {
+  std::FILE* file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  {
+    const StandardErrorInto redirected(::fileno(file));
+    Progress progress(true);
+    progress.step("reading");
+    progress.done();
+  }
+  EXPECT_EQ(::lseek(::fileno(file), 0, SEEK_END), 0);
+  (void)std::fclose(file);
 }
 
 TEST(ReportInputs, TakeJobAndStepFromPaths) {

@@ -113,10 +113,9 @@ TEST_F(InspectorOptions, RaiseIntervalsBelowASecondAndSaySoOnce) {
   // Textfiles are there to be read while the job runs, and have no floor of 30 s.
   EXPECT_EQ(read({{kDirectory, "/d"}, {"NCCL_INSPECTOR_PROM_DUMP", "1"}}).interval_ns,
             30 * kSecond);
-  EXPECT_EQ(
-      read({{kDirectory, "/d"}, {"NCCL_INSPECTOR_PROM_DUMP", "1"}, {kInterval, "3000000"}})
-          .interval_ns,
-      3 * kSecond);
+  EXPECT_EQ(read({{kDirectory, "/d"}, {"NCCL_INSPECTOR_PROM_DUMP", "1"}, {kInterval, "3000000"}})
+                .interval_ns,
+            3 * kSecond);
 }
 
 TEST_F(InspectorOptions, WithoutADumpThreadThereAreNoFiles) {
@@ -148,9 +147,10 @@ TEST_F(InspectorOptions, TakeJobAndClusterInTheirOrder) {
   EXPECT_EQ(job({{"SLURM_JOBID", "2"}, {"PBS_JOBID", "3"}}), "2");
   EXPECT_EQ(job({{"PBS_JOBID", "3"}, {"LSB_JOBID", "4"}}), "3");
   EXPECT_EQ(job({{"LSB_JOBID", "4"}}), "4");
-  EXPECT_STREQ(read({{kDirectory, "/d"}, {"NCCL_INSPECTOR_CLUSTER", "a"}, {"SLURM_CLUSTER_NAME", "b"}})
-                   .cluster,
-               "a");
+  EXPECT_STREQ(
+      read({{kDirectory, "/d"}, {"NCCL_INSPECTOR_CLUSTER", "a"}, {"SLURM_CLUSTER_NAME", "b"}})
+          .cluster,
+      "a");
   EXPECT_STREQ(read({{kDirectory, "/d"}, {"SLURM_CLUSTER_NAME", "b"}}).cluster, "b");
 }
 
