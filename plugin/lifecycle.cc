@@ -160,8 +160,8 @@ void describe(Process& p, Communicator& c, Lane& lane, const InitArguments& a) n
   c.drift_from.store(kNever, kRelaxed);
   c.untrusted_from.store(kNever, kRelaxed);
   c.broadcast_root.store(-1, kRelaxed);
-  for (auto* flag : {&c.broadcast_visible, &c.tasks_seen, &c.late_tasks_seen, &c.network_block,
-                     &c.kernel_block}) {
+  for (auto* flag : {&c.drift_everywhere, &c.broadcast_visible, &c.tasks_seen, &c.late_tasks_seen,
+                     &c.network_block, &c.kernel_block}) {
     flag->store(0, kRelaxed);
   }
   for (auto& n : c.neighbours) n.store(0, kRelaxed);

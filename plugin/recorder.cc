@@ -2,9 +2,10 @@
 //
 // Trust in GPU times, in one place (see report_channel):
 //  * NCCL finds a kernel's stamps by counting work items per channel. A send to itself is counted
-//  by the GPU only, so from
-//    then on stamps may be those of older work ("drift"): they count only if the kernel cannot have
-//    started before the call, by the calibrated clock.
+//  by the GPU only, so from then on stamps of its channel are those of older work ("drift"), and
+//  are not used. NCCL gives such a send one channel, the first. Stamps of the others count if the
+//  kernel cannot have started before the call, by the calibrated clock: an operation's time is then
+//  that of its other channels. One that has no other has no time.
 //  * Several Broadcasts with different roots in one group run as one kernel (NCCL 2.29, 2.30) that
 //  the host does not count
 //    at all: from then on stamps are never used ("untrusted") and operations are closed without
@@ -37,6 +38,8 @@ constexpr std::uint64_t kWarmupOperations = 3;
 constexpr std::uint64_t kStampToleranceNs = 1'000;
 /// The two clocks drift apart between calibrations, so a sound counter is doubted only beyond this.
 constexpr std::uint64_t kClockDoubtNs = 1'000'000;
+/// Of a send to itself: NCCL's schedule of Sends and Receives begins with it.
+constexpr unsigned kSelfChannel = 0;
 constexpr unsigned kClaimProbes = 64;
 constexpr unsigned kChildProbes = 16;
 constexpr std::uint32_t kNoRoomIndex = 0xFFFF;
@@ -181,6 +184,9 @@ void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t s
     flags = static_cast<std::uint16_t>(flags & ~of::kTimingMask);
     if (rejected != UntimedReason::kNone) {
       reason = rejected;
+    } else if (whole && reason == UntimedReason::kNone && start == kNoTime && seen > 0 &&
+               c != nullptr && slot.order.load(kRelaxed) >= c->drift_from.load(kRelaxed)) {
+      reason = UntimedReason::kCounterDrift;  // all its reports were of the drifting channel
     } else if (reason == UntimedReason::kNone) {
       reason = whole ? UntimedReason::kNotCarried : UntimedReason::kLost;
     }
@@ -383,6 +389,7 @@ void fill_task(Process& p, Communicator& c, OperationSlot& slot, const Task& tas
       counters_drift(p.nccl_version, c.interface_version)) {
     // In the plan itself all stamps of a batch are about the same.
     store_min(c.drift_from, order + 1);
+    if (task.channels_known && task.channels > 1) c.drift_everywhere.store(1, kRelaxed);
   }
   if (function == model::Function::kBroadcast && c.broadcast_visible.load(kRelaxed) == 0) {
     // NCCL counts Broadcasts of this communicator after all.
@@ -478,8 +485,9 @@ void report_channel(Lane& lane, Communicator& c, OperationSlot& slot, unsigned c
   };
   const std::uint32_t order = slot.order.load(kRelaxed);
   if (order >= c.untrusted_from.load(kRelaxed)) return reject(UntimedReason::kCounterDrift);
-  if (end <= start) return reject(UntimedReason::kTimingRejected);
   const bool drifting = order >= c.drift_from.load(kRelaxed);
+  if (drifting && (channel == kSelfChannel || c.drift_everywhere.load(kRelaxed) != 0)) return;
+  if (end <= start) return reject(UntimedReason::kTimingRejected);
 
   ChannelState& ch = c.channels[channel % kMaxChannels];
   if (ch.plan.load(kRelaxed) != order) {

@@ -205,7 +205,8 @@ struct Communicator {
 
   // Trust in GPU times (see recorder.cc).
   std::atomic<std::uint32_t> drift_from{
-      kNever};  // from this order on stamps may be those of older work
+      kNever};  // from this order on stamps of the first channel are those of older work, ...
+  std::atomic<std::uint8_t> drift_everywhere{0};      // ... or of any channel
   std::atomic<std::uint32_t> untrusted_from{kNever};  // from this order on stamps are never used
   std::atomic<std::uint64_t> broadcast_group{0};
   std::atomic<std::int32_t> broadcast_root{-1};

@@ -74,6 +74,7 @@ void TraceIndex::add_channels(OperationFacts& f, std::int64_t handle) const {
     }
     ChannelFacts c;
     c.host_start_ns = l.t_ns;
+    c.channel = l.fields.value("channelId", 0);
     c.gpu_start_ns = l.fields.value("pTimer", std::uint64_t{0});
     if (const auto later = later_.find(l.handle); later != later_.end()) {
       for (const std::size_t k : later->second) {

@@ -20,6 +20,7 @@ namespace ncclscope::cli {
 struct ChannelFacts {
   std::int64_t host_start_ns = 0, host_stop_ns = 0;  // relative to the first callback
   std::uint64_t gpu_start_ns = 0, gpu_stop_ns = 0;   // 0 = not carried
+  int channel = 0;
   bool stopped = false;
 };
 

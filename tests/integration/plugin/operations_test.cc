@@ -224,6 +224,64 @@ TEST_F(Operations, RejectStampsOfOlderWorkAfterASendToItself) {
   EXPECT_EQ(rejected, 1u);
 }
 
+TEST_F(Operations, TakeTheOtherChannelsAfterASendToItself) {
+  start_agent();
+  DrivenCommunicator c(table(), 1, 4, 2);
+  const std::uint64_t t = gpu_now_ns() - 1'000;
+  c.all_reduce(10, 2, t, t + 1'000);
+  void* plan = c.start_plan();
+  void* self = c.start_p2p(nullptr, plan, "Send", 100, "ncclFloat32", 2, 1);
+  c.stop(self);
+  c.stop(plan);
+  // Of the first channel come the stamps of older work, even such whose stop is before its start.
+  void* task = c.launch("AllReduce", 20, "ncclFloat32", 3);
+  const std::uint64_t now = gpu_now_ns();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  c.complete(task, 1, t + 1'000, t);
+  c.complete(task, 1, now, now + 300, 1);
+  c.complete(task, 1, now + 50, now + 400, 2);
+  const auto ops = wait_operations(3);
+  ASSERT_EQ(ops.size(), 3u);
+  EXPECT_EQ(reason(ops[2]), UntimedReason::kNone);
+  EXPECT_EQ(ops[2].gpu_start_ns, now);
+  EXPECT_EQ(wire::duration_ns_of(ops[2]), 400u);
+}
+
+TEST_F(Operations, NeverTakeTheFirstChannelAfterASendToItself) {
+  start_agent();
+  DrivenCommunicator c(table(), 1, 4, 2);
+  const std::uint64_t t = gpu_now_ns() + 1'000;
+  c.all_reduce(10, 1, t, t + 100);
+  void* plan = c.start_plan();
+  void* self = c.start_p2p(nullptr, plan, "Send", 100, "ncclFloat32", 2, 1);
+  c.stop(self);
+  c.stop(plan);
+  // Where the host runs ahead, older work starts after the call as well.
+  void* task = c.launch("AllReduce", 20, "ncclFloat32", 1);
+  const std::uint64_t later = gpu_now_ns() + 1'000;
+  c.complete(task, 1, later, later + 100);
+  const auto ops = wait_operations(3);
+  ASSERT_EQ(ops.size(), 3u);
+  EXPECT_EQ(reason(ops[2]), UntimedReason::kCounterDrift);
+}
+
+TEST_F(Operations, TakeNoChannelAfterASendToItselfOverSeveral) {
+  start_agent();
+  DrivenCommunicator c(table(), 1, 4, 2);
+  const std::uint64_t t = gpu_now_ns() + 1'000;
+  c.all_reduce(10, 2, t, t + 100);
+  void* plan = c.start_plan();
+  void* self = c.start_p2p(nullptr, plan, "Send", 100, "ncclFloat32", 2, 2);
+  c.stop(self);
+  c.stop(plan);
+  void* task = c.launch("AllReduce", 20, "ncclFloat32", 2);
+  const std::uint64_t later = gpu_now_ns() + 1'000;
+  c.complete(task, 2, later, later + 100);
+  const auto ops = wait_operations(3);
+  ASSERT_EQ(ops.size(), 3u);
+  EXPECT_EQ(reason(ops[2]), UntimedReason::kCounterDrift);
+}
+
 TEST_F(Operations, NeverTrustTimesAfterGroupedBroadcastsOf230) {
   ncclscope_test_nccl_version = 23007;
   start_agent();
