@@ -53,6 +53,12 @@ constexpr std::size_t kTimingSources = 3;
 constexpr std::uint64_t kOwnTransferNs = 30'000'000'000;
 constexpr std::uint64_t kDimensionIntervalNs = 5'000'000'000;
 
+/// Collectives that no rank leaves before all have come: whoever is in one may be waiting.
+bool synchronises(model::Function f) {
+  return f == model::Function::kAllReduce || f == model::Function::kAllGather ||
+         f == model::Function::kReduceScatter || f == model::Function::kAllToAll;
+}
+
 std::string hex16(std::uint64_t value) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text(16, '0');
@@ -1215,7 +1221,21 @@ void Aggregator::apply(CommRank& rank, const AttributedItem& attributed) {
     ++sums.operations;
     sums.seconds += attributed.rank_duration_ns * 1e-9;
     sums.bus_bytes += item.bus_bytes;
+    if (!communicator.folded)
+      add_to_gpu(job, rank.gpu, item.function, attributed.rank_duration_ns * 1e-9);
   }
+}
+
+void Aggregator::add_to_gpu(Job& job, GpuRef gpu, model::Function function, double seconds) {
+  if (gpu == GpuRef{} || function == model::Function::kSend) return;
+  auto it = std::find_if(job.gpu_sums.begin(), job.gpu_sums.end(),
+                         [&](const GpuSums& sums) { return sums.gpu == gpu; });
+  if (it == job.gpu_sums.end()) {
+    it = job.gpu_sums.insert(job.gpu_sums.end(), GpuSums{gpu, 0, 0});
+    job.growth += kSeriesPerGpuSums;
+  }
+  it->blocking_seconds += seconds;
+  if (synchronises(function)) it->collective_seconds += seconds;
 }
 
 bool Aggregator::network(SessionState& session, const wire::NetworkPhases& phases,

@@ -187,6 +187,7 @@ class Aggregator final : public RecordSink {
   void count(CommRank& rank, const TimedItem& item, std::uint64_t bytes, std::size_t timing,
              std::size_t reason);
   void apply(CommRank& rank, const AttributedItem& item);
+  static void add_to_gpu(Job& job, GpuRef gpu, model::Function function, double seconds);
   /// Which of the process's GPUs it is, + 1; 0 = none. Makes it if it is new.
   std::uint16_t gpu_slot(SinkProcess& process, GpuRef gpu);
   GpuActivity* activity_for(Job& job, const SinkProcess& process, GpuRef gpu);
@@ -222,6 +223,7 @@ class Aggregator final : public RecordSink {
   void fold_processes(Job& job);
   void fill(const Job& job, JobSnapshot& out, std::uint64_t now) const;
   void fill_gpus(const Job& job, JobSnapshot& out) const;
+  void fill_gpu_sums(const Job& job, JobSnapshot& out) const;
   void fill(const Communicator& communicator, CommunicatorSnapshot& out, std::uint64_t now) const;
 
   const Clock& clock_;

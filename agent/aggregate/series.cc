@@ -4,8 +4,10 @@
 #include "agent/aggregate/series.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "agent/aggregate/books.h"
 #include "proto/wire/names.h"
@@ -133,19 +135,70 @@ std::string_view stalled_state(const RankSnapshot& rank) {
   return rank.collective_ends_unknown || rank.p2p_ends_unknown ? "unobserved_other" : "idle";
 }
 
-std::vector<const RankSnapshot*> gpu_rows(const JobSnapshot& job) {
-  const auto key = [](const RankSnapshot* r) {
-    return std::tie(r->gpu, r->global_rank, r->gpu_uuid, r->pci_bus_id);
+std::vector<GpuInfo> gpu_rows(const JobSnapshot& job) {
+  struct Made {
+    GpuInfo info;
+    std::uint32_t stage_of = 0, expert_of = 0;  // sizes of the communicators that tell
   };
-  std::vector<const RankSnapshot*> out;
+  const auto key = [](const RankSnapshot& r) {
+    return std::tie(r.gpu, r.global_rank, r.gpu_uuid, r.pci_bus_id);
+  };
+  using Key = decltype(key(std::declval<const RankSnapshot&>()));
+  std::map<Key, Made> found;
+  const auto take = [](const CommunicatorSnapshot& from, std::int32_t rank, std::uint32_t& size,
+                       std::int32_t& place) {
+    if (rank < 0 || (place >= 0 && from.nranks <= size)) return;
+    size = from.nranks;
+    place = rank;
+  };
   for (const CommunicatorSnapshot& communicator : job.communicators) {
     for (const RankSnapshot& rank : communicator.ranks) {
-      if (rank.gpu >= 0) out.push_back(&rank);
+      if (rank.gpu < 0) continue;
+      Made& made = found[key(rank)];
+      made.info.rank = &rank;
+      made.info.nnodes = std::max(made.info.nnodes, communicator.nnodes);
+      if (communicator.dimension == "pp")
+        take(communicator, rank.rank, made.stage_of, made.info.stage);
+      if (communicator.dimension == "ep")
+        take(communicator, rank.rank, made.expert_of, made.info.expert);
     }
   }
-  std::sort(out.begin(), out.end(), [&](auto* a, auto* b) { return key(a) < key(b); });
-  out.erase(std::unique(out.begin(), out.end(), [&](auto* a, auto* b) { return key(a) == key(b); }),
-            out.end());
+  std::vector<GpuInfo> out;
+  out.reserve(found.size());
+  for (const auto& [unused, made] : found) out.push_back(made.info);
+  return out;
+}
+
+std::vector<CollectiveSeconds> collective_seconds(const CommunicatorSnapshot& communicator) {
+  std::vector<CollectiveSeconds> out;
+  for (const RankSumsRow& row : communicator.rank_sums) {
+    if (model::is_point_to_point(row.function)) continue;
+    auto it = std::find_if(out.begin(), out.end(), [&](const CollectiveSeconds& known) {
+      return known.function == row.function;
+    });
+    if (it == out.end()) it = out.insert(out.end(), CollectiveSeconds{row.function, 0});
+    it->seconds += row.seconds;
+  }
+  return out;
+}
+
+std::vector<GpuMembership> gpu_memberships(const JobSnapshot& job) {
+  std::map<std::pair<std::int32_t, std::string_view>, GpuMembership> found;
+  for (const CommunicatorSnapshot& communicator : job.communicators) {
+    if (!communicator.hash_known) continue;
+    for (const RankSnapshot& rank : communicator.ranks) {
+      GpuMembership& to = found[{std::max(rank.gpu, -1), rank.global_rank}];
+      to.gpu = std::max(rank.gpu, -1);
+      to.global_rank = rank.global_rank;
+      // A rank that a new process took over from one that has gone is there twice.
+      const bool again = !to.members.empty() && to.members.back().first == &communicator &&
+                         to.members.back().second->rank == rank.rank;
+      if (!again) to.members.emplace_back(&communicator, &rank);
+    }
+  }
+  std::vector<GpuMembership> out;
+  out.reserve(found.size());
+  for (auto& [unused, membership] : found) out.push_back(std::move(membership));
   return out;
 }
 
@@ -187,6 +240,7 @@ void count_series(const CommunicatorSnapshot& communicator, SeriesCount& count) 
   if (communicator.folded_queue_operations > 0) count.ranks += 2;
   if (communicator.folded_missing > 0) ++count.ranks;
   count.rank_sums += kPerRankSums * communicator.rank_sums.size();
+  count.communicators += collective_seconds(communicator).size();
   if (communicator.comm != kOtherCommunicator) count.communicators += 2;  // info, local ranks
   if (coverage(communicator)) ++count.communicators;
   if (communicator.untimed_share) ++count.communicators;
@@ -201,7 +255,8 @@ SeriesCount count_series(const JobSnapshot& job) {
   for (const CommunicatorSnapshot& communicator : job.communicators) {
     count_series(communicator, count);
   }
-  count.gpus = gpu_rows(job).size();
+  count.gpus = gpu_rows(job).size() + kSeriesPerGpuSums * job.gpu_sums.size();
+  for (const GpuMembership& gpu : gpu_memberships(job)) count.gpus += gpu.series();
   if (job.steps) count.steps += kSeriesPerStepHistogram;
   for (const GpuRow& row : job.gpus) count.steps += row.communication_ratio ? 2u : 1u;
   count.durations = kSeriesPerHistogram * job.durations.size();

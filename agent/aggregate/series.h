@@ -124,8 +124,28 @@ template <typename Session>
 /// it before all have called it); unobserved_other (likewise, another operation); idle.
 [[nodiscard]] std::string_view stalled_state(const RankSnapshot& rank);
 
-/// GPUs as shown: one rank of each (GPU, rank of the job), by GPU.
-[[nodiscard]] std::vector<const RankSnapshot*> gpu_rows(const JobSnapshot& job);
+/// A GPU as shown: one of its ranks, and its place in the job.
+struct GpuInfo {
+  const RankSnapshot* rank = nullptr;
+  std::int32_t stage = -1, expert = -1;  // its rank in a communicator of that dimension
+  std::uint32_t nnodes = 0;              // the most of any of its communicators
+};
+/// One of each (GPU, rank of the job), by GPU.
+[[nodiscard]] std::vector<GpuInfo> gpu_rows(const JobSnapshot& job);
+
+/// In which communicators a GPU of the job is, by communicator; those without a hash are left out.
+struct GpuMembership {
+  std::int32_t gpu = -1;
+  std::string_view global_rank;
+  std::vector<std::pair<const CommunicatorSnapshot*, const RankSnapshot*>> members;
+
+  /// So many are told by one series.
+  static constexpr std::size_t kPerSeries = 8;
+  [[nodiscard]] std::size_t series() const {
+    return (members.size() + kPerSeries - 1) / kPerSeries;
+  }
+};
+[[nodiscard]] std::vector<GpuMembership> gpu_memberships(const JobSnapshot& job);
 
 /// Peers of a rank as shown: to which it sends over the network. None if they are many (an
 /// all-to-all), since then none of them can slow it down much.
@@ -133,6 +153,16 @@ inline constexpr std::size_t kMostShownPeers = 4;
 [[nodiscard]] std::vector<std::int32_t> network_peers(const RankSnapshot& rank);
 
 [[nodiscard]] std::uint64_t unnamed_untimed(const JobSnapshot& job);
+
+/// Time of a communicator's local ranks in its collectives, by function.
+struct CollectiveSeconds {
+  model::Function function{};
+  double seconds = 0;
+};
+[[nodiscard]] std::vector<CollectiveSeconds> collective_seconds(
+    const CommunicatorSnapshot& communicator);
+
+inline constexpr std::uint64_t kSeriesPerGpuSums = 2;  // in collectives, and in all that blocks
 
 /// Series of a job by kind.
 struct SeriesCount {
@@ -144,7 +174,7 @@ struct SeriesCount {
   std::uint64_t ranks = 0;          // rank_info, rank_state, progress and queue
   std::uint64_t rank_sums = 0;      // rank_collective_*, rank_p2p_*
   std::uint64_t stalled = 0;        // of ranks that do not get on
-  std::uint64_t gpus = 0;           // gpu_info
+  std::uint64_t gpus = 0;           // gpu_info, gpu_communicators, time in collectives
   std::uint64_t communicators = 0;  // communicator_info, its local ranks, coverage, untimed share
   std::uint64_t network = 0;
   std::uint64_t plugin = 0;

@@ -240,6 +240,14 @@ struct GpuRow {
   std::optional<double> communication_ratio;  // of the last steps
 };
 
+/// Time of one GPU's ranks in what GPUs wait in: the sums of RankSumsRow over its communicators,
+/// those that have ended included.
+struct GpuSumsRow {
+  std::int32_t gpu = -1;
+  double collective_seconds = 0;  // in collectives that no rank leaves before all have come
+  double blocking_seconds = 0;    // in all collectives and Receives
+};
+
 /// Operations of one window with equal labels of NCCL Inspector, over all ranks that share them.
 struct InspectorRow {
   std::string comm_name;
@@ -260,8 +268,9 @@ struct JobSnapshot {
   std::vector<CommunicatorSnapshot> communicators;  // by comm
   std::vector<DurationRow> durations;
   std::vector<NetworkRow> network;
-  std::optional<StepRow> steps;  // none as long as no step is known
-  std::vector<GpuRow> gpus;      // by gpu
+  std::optional<StepRow> steps;      // none as long as no step is known
+  std::vector<GpuRow> gpus;          // by gpu
+  std::vector<GpuSumsRow> gpu_sums;  // by gpu, of those that a rank in `communicators` has
   std::vector<ProcessSnapshot> processes;
   std::array<std::uint64_t, wire::kUntimedReasonCount>
       unobserved{};  // operations without GPU time, by reason

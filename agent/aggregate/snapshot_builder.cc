@@ -3,6 +3,8 @@
 // Copies the live tables into a snapshot. Runs on the reactor about once a second; readers never
 // see live tables.
 #include <algorithm>
+#include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -205,6 +207,23 @@ void Aggregator::fill_gpus(const Job& job, JobSnapshot& out) const {
             [](const GpuRow& a, const GpuRow& b) { return a.gpu < b.gpu; });
 }
 
+void Aggregator::fill_gpu_sums(const Job& job, JobSnapshot& out) const {
+  std::set<std::int32_t> shown;
+  for (const CommunicatorSnapshot& communicator : out.communicators) {
+    for (const RankSnapshot& rank : communicator.ranks) shown.insert(rank.gpu);
+  }
+  std::map<std::int32_t, GpuSumsRow> rows;
+  for (const GpuSums& from : job.gpu_sums) {
+    const std::int32_t gpu = gpus_.index(from.gpu);
+    if (gpu < 0 || !shown.contains(gpu)) continue;
+    GpuSumsRow& to = rows[gpu];  // two references can turn out to be the same GPU
+    to.gpu = gpu;
+    to.collective_seconds += from.collective_seconds;
+    to.blocking_seconds += from.blocking_seconds;
+  }
+  for (const auto& [gpu, row] : rows) out.gpu_sums.push_back(row);
+}
+
 void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const {
   out.identity = job.identity;
   out.durations = job.durations.rows();
@@ -226,6 +245,7 @@ void Aggregator::fill(const Job& job, JobSnapshot& out, std::uint64_t now) const
     if (job.throughput[unit].until_ns > now) out.throughput[unit] = job.throughput[unit].per_second;
   }
   fill_gpus(job, out);
+  fill_gpu_sums(job, out);
   for (const NetworkSums& from : job.network) {
     const std::int32_t gpu = gpus_.index(from.gpu);
     // Two references can turn out to be the same GPU (a fallback index, and a bus id).

@@ -200,6 +200,13 @@ struct NetworkSums {
   std::uint64_t operations = 0;
 };
 
+/// Time of one GPU's ranks in what GPUs wait in. Stays when communicators end, so that it never
+/// goes down.
+struct GpuSums {
+  GpuRef gpu;
+  double collective_seconds = 0, blocking_seconds = 0;
+};
+
 /// What the aggregator keeps per session.
 class SinkProcess {
  public:
@@ -243,6 +250,7 @@ struct Job {
   std::vector<std::unique_ptr<SinkProcess>> processes;
   DurationTable durations;
   std::vector<NetworkSums> network;
+  std::vector<GpuSums> gpu_sums;
   std::vector<std::unique_ptr<GpuActivity>> activities;
   std::uint64_t ended_busy_ns = 0;  // of processes whose GPU was not known
   std::optional<StepRow> steps;

@@ -55,10 +55,18 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "Always 1. State of a rank of a communicator: running, finalized (in good order) or vanished.",
      "0.1"},
     {M::kGpuInfo, G::kIdentity, "ncclscope_gpu_info", kGauge, "",
-     job_labels("gpu", "node", "global_rank", "gpu_uuid", "pci_bus_id"),
+     job_labels("gpu", "node", "global_rank", "gpu_uuid", "pci_bus_id", "stage", "expert",
+                "nnodes"),
      "Always 1. A GPU that the job uses on this node, and the rank of the job that drives it. The "
      "short way from gpu to node and global_rank: one series where ncclscope_rank_info has one "
-     "for each communicator.",
+     "for each communicator. stage and expert are its ranks in communicators of dimension pp and "
+     "ep, empty where it is in none; nnodes is the most of any of its communicators.",
+     "0.1"},
+    {M::kGpuCommunicators, G::kIdentity, "ncclscope_gpu_communicators", kGauge, "",
+     job_labels("gpu", "node", "global_rank", "part", "members"),
+     "Always 1. What ncclscope_rank_info and ncclscope_network_peer_info tell, in few series: "
+     "members has comm:rank:peers of up to eight communicators that the GPU is in, with blanks "
+     "between, and commas between peers; more follow in the next part.",
      "0.1"},
     {M::kCommunicatorLocalRanks, G::kIdentity, "ncclscope_communicator_local_ranks", kGauge, "",
      job_labels("comm"),
@@ -83,8 +91,11 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "ncclscope_collective_busy_seconds_total: the ratio of both rates is the bus bandwidth.",
      "0.1"},
     {M::kCollectiveBusySeconds, G::kCollective, "ncclscope_collective_busy_seconds_total", kCounter,
-     "seconds", job_labels("comm", "collective", "size", "algorithm", "protocol"),
-     "Duration of collectives with a GPU time, summed over local ranks.", "0.1"},
+     "seconds", job_labels("comm", "collective", "size", "algorithm", "protocol", "holds_rank"),
+     "Duration of collectives with a GPU time, summed over local ranks. holds_rank is 0 on the "
+     "node "
+     "of the communicator's rank 0, else empty: one node's mix of sizes tells for all.",
+     "0.1"},
     {M::kCollectiveDuration, G::kCollective, "ncclscope_collective_duration_seconds", kHistogram,
      "seconds", job_labels("collective", "size"),
      "Duration of collectives with a GPU time, every local rank counted.", "0.1"},
@@ -107,6 +118,11 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      job_labels("operation", "size"),
      "Duration of sends and receives with a GPU time, every local rank counted.", "0.1"},
     // ---- ranks ----------------------------------------------------------------------------------
+    {M::kCommunicatorCollectiveSeconds, G::kRank, "ncclscope_communicator_collective_seconds_total",
+     kCounter, "seconds", job_labels("comm", "collective"),
+     "ncclscope_rank_collective_seconds_total, summed over local ranks: fewer series where all are "
+     "asked for.",
+     "0.1"},
     {M::kRankCollectiveSeconds, G::kRank, "ncclscope_rank_collective_seconds_total", kCounter,
      "seconds", job_labels("comm", "rank", "gpu", "collective"),
      "Time a rank spent in collectives, waiting for late ranks included. GPU-timed ones only; a "
@@ -170,7 +186,7 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "operation; their signature is that of the last 16 collectives. Absent while all is well.",
      "0.1"},
     {M::kStalledRankOperations, G::kProgress, "ncclscope_stalled_rank_operations", kGauge, "",
-     job_labels("comm", "rank"),
+     job_labels("comm", "rank", "global_rank", "node", "gpu", "state", "signature"),
      "Collectives that the ranks in ncclscope_stalled_rank_seconds completed, as in "
      "ncclscope_communicator_operations_total.",
      "0.1"},
@@ -207,6 +223,18 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "seconds", job_labels("gpu"),
      "Time during which at least one kernel of NCCL ran on a GPU for this job: the union over "
      "communicators and streams, nothing counted twice. What came too late to tell is left out.",
+     "0.1"},
+    {M::kGpuCollectiveSeconds, G::kStep, "ncclscope_gpu_collective_seconds_total", kCounter,
+     "seconds", job_labels("gpu"),
+     "Time a GPU's ranks spent in collectives that no rank leaves before all have come: AllReduce, "
+     "AllGather, ReduceScatter and AlltoAll of ncclscope_rank_collective_seconds_total, summed "
+     "over communicators, those that have ended included.",
+     "0.1"},
+    {M::kGpuBlockingSeconds, G::kStep, "ncclscope_gpu_blocking_seconds_total", kCounter, "seconds",
+     job_labels("gpu"),
+     "Time a GPU's ranks spent in all collectives and in Receives, of "
+     "ncclscope_rank_collective_seconds_total and ncclscope_rank_p2p_seconds_total, summed "
+     "likewise.",
      "0.1"},
     // ---- what could not be seen -----------------------------------------------------------------
     {M::kOperationsUnobserved, G::kTelemetry, "ncclscope_operations_unobserved_total", kCounter, "",
@@ -557,7 +585,8 @@ constexpr std::string_view kFoldingText =
     "| 5 rank | the newest communicators, as many as needed and always whole, lose all series of "
     "their own, and communicators that come later get none. Rank counters are added up under "
     "`comm=\"other\"` with empty `rank` and `gpu`; progress is not shown, queue time no longer "
-    "taken. How the time of a batch is shared among its operations is less exact for them |\n"
+    "taken, and time of GPUs in collectives leaves them out. How the time of a batch is shared "
+    "among its operations is less exact for them |\n"
     "| 6 operation | collectives are `other` |\n\n"
     "A series that is folded disappears and its value moves into the folded one, which is new at "
     "that moment: sums over labels stay right, no counter goes down, and rates see no jump "

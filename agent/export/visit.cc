@@ -115,6 +115,27 @@ class Hex {
   std::size_t size_ = 0;
 };
 
+/// What a stalled rank is in, in hex; empty where that is no collective.
+class StalledSignature {
+ public:
+  explicit StalledSignature(const RankSnapshot& rank) : hex_(value_of(rank)) {
+    known_ = value_of(rank) != 0 || in_collective(rank);
+  }
+  [[nodiscard]] std::string_view view() const { return known_ ? hex_.view() : std::string_view{}; }
+
+ private:
+  static bool in_collective(const RankSnapshot& rank) {
+    const std::string_view state = stalled_state(rank);
+    return state == "called" || state == "started" || state == "queued";
+  }
+  static std::uint64_t value_of(const RankSnapshot& rank) {
+    if (in_collective(rank)) return rank.oldest_signature;
+    return stalled_state(rank).starts_with("unobserved") ? rank.calls_signature : 0;
+  }
+  Hex hex_;
+  bool known_ = false;
+};
+
 /// A rank with its label values, rendered once per visit.
 struct RankText {
   const CommunicatorSnapshot* communicator;
@@ -141,8 +162,30 @@ struct JobText {
   std::vector<CommunicatorText> communicators;
   std::vector<ProcessText> processes;
   std::vector<NetworkRow> network;
-  std::vector<const RankSnapshot*> gpus;
+  std::vector<GpuInfo> gpus;
 };
+
+/// "comm:rank:peers" of each of a part's communicators, with blanks between; peers as in
+/// ncclscope_network_peer_info, with commas between.
+std::string members_text(const GpuMembership& gpu, std::size_t part) {
+  std::string out;
+  const std::size_t end = std::min(gpu.members.size(), (part + 1) * GpuMembership::kPerSeries);
+  for (std::size_t i = part * GpuMembership::kPerSeries; i < end; ++i) {
+    const auto& [communicator, rank] = gpu.members[i];
+    if (!out.empty()) out += ' ';
+    out += communicator->comm;
+    out += ':';
+    out += Number::unless_negative(rank->rank).view();
+    char before = ':';
+    for (const std::int32_t peer : network_peers(*rank)) {
+      out += before;
+      out += Number(peer).view();
+      before = ',';
+    }
+    if (before == ':') out += before;
+  }
+  return out;
+}
 
 std::vector<RankText> rank_texts(const CommunicatorSnapshot& communicator) {
   std::vector<RankText> out;
@@ -300,10 +343,21 @@ class Visit {
     });
     family(Metric::kGpuInfo);
     each_job([&](auto cluster, auto job_id, const JobText& job) {
-      for (const RankSnapshot* r : job.gpus) {
-        emit({cluster, job_id, Number(r->gpu).view(), snapshot_.node, r->global_rank, r->gpu_uuid,
-              r->pci_bus_id},
+      for (const GpuInfo& gpu : job.gpus) {
+        const RankSnapshot& r = *gpu.rank;
+        emit({cluster, job_id, Number(r.gpu).view(), snapshot_.node, r.global_rank, r.gpu_uuid,
+              r.pci_bus_id, Number::unless_negative(gpu.stage).view(),
+              Number::unless_negative(gpu.expert).view(), Number::unless_zero(gpu.nnodes).view()},
              kOne);
+      }
+    });
+    family(Metric::kGpuCommunicators);
+    each_job([&](auto cluster, auto job_id, const JobText& job) {
+      for (const GpuMembership& gpu : gpu_memberships(*job.job)) {
+        for (std::size_t part = 0; part < gpu.series(); ++part)
+          emit({cluster, job_id, Number::unless_negative(gpu.gpu).view(), snapshot_.node,
+                gpu.global_rank, Number(part).view(), members_text(gpu, part)},
+               kOne);
       }
     });
     family(Metric::kCommunicatorLocalRanks);
@@ -312,6 +366,21 @@ class Visit {
       std::uint64_t ranks = 0;
       for (const RankText& r : text.ranks) ranks += r.own.by_rank ? 1u : 0u;
       emit({cluster, job_id, text.communicator->comm}, ranks);
+    });
+  }
+
+  void busy_seconds_of_collectives() {
+    family(Metric::kCollectiveBusySeconds);
+    each_communicator([&](auto cluster, auto job_id, const CommunicatorText& text) {
+      const CommunicatorSnapshot& c = *text.communicator;
+      const bool first = std::any_of(c.ranks.begin(), c.ranks.end(),
+                                     [](const RankSnapshot& rank) { return rank.rank == 0; });
+      for (const OperationSumsRow& row : c.sums) {
+        if (is_point_to_point(row.function) || row.timed_operations == 0) continue;
+        emit({cluster, job_id, c.comm, shown_name(row.function), size_name(row.size_class),
+              algorithm_name(row.algorithm), protocol_name(row.protocol), first ? "0" : ""},
+             row.busy_seconds);
+      }
     });
   }
 
@@ -342,8 +411,11 @@ class Visit {
     by_timing(p2p ? Metric::kP2pBytes : Metric::kCollectiveBytes,
               &OperationSumsRow::bytes_by_timing);
     timed(p2p ? Metric::kP2pBusBytes : Metric::kCollectiveBusBytes, &OperationSumsRow::bus_bytes);
-    timed(p2p ? Metric::kP2pBusySeconds : Metric::kCollectiveBusySeconds,
-          &OperationSumsRow::busy_seconds);
+    if (p2p) {
+      timed(Metric::kP2pBusySeconds, &OperationSumsRow::busy_seconds);
+    } else {
+      busy_seconds_of_collectives();
+    }
     family(p2p ? Metric::kP2pDuration : Metric::kCollectiveDuration);
     each_job([&](auto cluster, auto job_id, const JobText& job) {
       for (const DurationRow& row : job.job->durations)
@@ -365,6 +437,13 @@ class Visit {
         }
       });
     };
+    if (!p2p) {
+      family(Metric::kCommunicatorCollectiveSeconds);
+      each_communicator([&](auto cluster, auto job_id, const CommunicatorText& c) {
+        for (const CollectiveSeconds& row : collective_seconds(*c.communicator))
+          emit({cluster, job_id, c.communicator->comm, shown_name(row.function)}, row.seconds);
+      });
+    }
     sums(p2p ? Metric::kRankP2pSeconds : Metric::kRankCollectiveSeconds, &RankSumsRow::seconds);
     sums(p2p ? Metric::kRankP2pOperations : Metric::kRankCollectiveOperations,
          &RankSumsRow::operations);
@@ -421,20 +500,16 @@ class Visit {
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
       if (!r.own.by_rank || !r.rank->stalled) return;
       const std::string_view state = stalled_state(*r.rank);
-      const bool collective = state == "called" || state == "started" || state == "queued";
-      const bool unobserved = state.starts_with("unobserved");
-      const std::uint64_t signature = collective   ? r.rank->oldest_signature
-                                      : unobserved ? r.rank->calls_signature
-                                                   : 0;
       emit({cluster, job_id, comm, r.rank_label.view(), r.rank->global_rank, snapshot_.node,
-            r.gpu_label.view(), state,
-            signature != 0 || collective ? Hex(signature).view() : std::string_view{}},
-           unobserved ? r.rank->still_seconds : r.rank->inflight_seconds);
+            r.gpu_label.view(), state, StalledSignature(*r.rank).view()},
+           state.starts_with("unobserved") ? r.rank->still_seconds : r.rank->inflight_seconds);
     });
     family(Metric::kStalledRankOperations);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& r) {
       if (!r.own.by_rank || !r.rank->stalled) return;
-      emit({cluster, job_id, comm, r.rank_label.view()}, r.rank->collectives_completed);
+      emit({cluster, job_id, comm, r.rank_label.view(), r.rank->global_rank, snapshot_.node,
+            r.gpu_label.view(), stalled_state(*r.rank), StalledSignature(*r.rank).view()},
+           r.rank->collectives_completed);
     });
   }
 
@@ -497,6 +572,15 @@ class Visit {
              [](const GpuRow& row) { return row.communication_ratio; });
     each_gpu(Metric::kGpuCommunicationSeconds,
              [](const GpuRow& row) { return std::optional(row.communication_seconds); });
+    const auto gpu_sums = [&](Metric metric, double GpuSumsRow::*member) {
+      family(metric);
+      each_job([&](auto cluster, auto job_id, const JobText& text) {
+        for (const GpuSumsRow& row : text.job->gpu_sums)
+          emit({cluster, job_id, Number(row.gpu).view()}, row.*member);
+      });
+    };
+    gpu_sums(Metric::kGpuCollectiveSeconds, &GpuSumsRow::collective_seconds);
+    gpu_sums(Metric::kGpuBlockingSeconds, &GpuSumsRow::blocking_seconds);
   }
 
   void telemetry() {

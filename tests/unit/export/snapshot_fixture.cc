@@ -160,6 +160,7 @@ JobSnapshot slurm_job() {
   job.steps->counts[7] = 2;
   job.steps->sum_seconds = 17.5;
   job.gpus = {{-1, 0.125, std::nullopt}, {0, 6.5, 0.375}, {1, 7.25, 0.4375}};
+  job.gpu_sums = {{0, 5.5, 5.75}, {1, 6.5, 6.625}};
   job.processes = {process(5001, 180), process(5002, 120), process(5002, 60)};
   job.throughput = {91'000, std::nullopt, 0.5, std::nullopt};
   job.processes[2].connected = false;
