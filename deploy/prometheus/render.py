@@ -141,8 +141,39 @@ def values(settings):
     return result
 
 
+MEMBERS_PER_SERIES = 8  # as agents write ncclscope_gpu_communicators
+MOST_PEERS = 4
+
+
+def each_member(series, *labels):
+    """A series for each communicator that one of `series` tells of in its label "listed", with comm, rank and peers as labels,
+    as far as asked for. PromQL cannot take a list apart: one term for each place in it. Costs little where `series` are few,
+    and no others have that label, whose every value Prometheus looks at."""
+    before = {"comm": "", "rank": "[^:]*:", "peers": "[^:]*:[^:]*:"}
+    terms = []
+    for place in range(MEMBERS_PER_SERIES):
+        skip = "" if place == 0 else f"(?:[^ ]+ ){{{place}}}"
+        part = f'{series}{{listed=~"{skip}.+"}}'
+        for label in labels:
+            part = f'label_replace({part}, "{label}", "$1", "listed", "{skip}{before[label]}([^: ]*).*")'
+        terms.append(part)
+    return terms
+
+
+def each_peer(series):
+    """A series for each of the peers in the label "peers"."""
+    skips = ["" if place == 0 else f"(?:[^,]+,){{{place}}}" for place in range(MOST_PEERS)]
+    return [f'label_replace({series}{{peers=~"{skip}.+"}}, "peer", "$1", "peers", "{skip}([^,]*).*")' for skip in skips]
+
+
 def render(name, parameters):
     text = (FOLDER / f"{name}.in").read_text()
+
+    def terms(match):
+        """Each on a line of its own, in line with the first."""
+        indent = "\n" + re.sub(r"\S", " ", match[1])
+        found = {"member": each_member, "peer": each_peer}[match[2]](*match[3].split(","))
+        return match[1] + f"{indent}or{indent}".join(found)
 
     def since(match):
         """Since when an alert is active: Prometheus keeps that as a series, from the second evaluation on."""
@@ -156,8 +187,9 @@ def render(name, parameters):
         return parameters[match[1]]
     head, _, body = text.partition("\n")
     notice = f"# Written by render.py from {name}.in: change that, not this."
-    return f"{head}\n{notice}\n" + re.sub(
-        r"@([a-z_]+)@", put, re.sub(r"@since\(([^)]*)\)@", since, body))
+    body = re.sub(r"@since\(([^)]*)\)@", since, body)
+    body = re.sub(r"^(.*)@each_(member|peer)\(([a-z_:@,]*)\)@", terms, body, flags=re.MULTILINE)
+    return f"{head}\n{notice}\n" + re.sub(r"@([a-z_]+)@", put, body)
 
 
 def header():

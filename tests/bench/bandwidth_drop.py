@@ -139,7 +139,8 @@ def check_formula(noise, seed):
         job.collective("aa", rank, node, gpu, text, operations, moved)
     for node in ("n0", "n1"):
         job.add("ncclscope_collective_busy_seconds_total", text, comm="aa", collective="AllReduce", size="<=256MiB",
-                algorithm="RING", protocol="SIMPLE", job="ncclscope", instance=f"{node}:9400")
+                algorithm="RING", protocol="SIMPLE", holds_rank="0" if node == "n0" else "", job="ncclscope",
+                instance=f"{node}:9400")
         job.add("ncclscope_plugin_info", series.gauge((count + 1, 1)), pid=1, version="0.1.0", nccl_version="2.28.9", interface=5,
                 mask="0x646", job="ncclscope", instance=f"{node}:9400")
     values = recent(numpy.array(times) / 0.001) * 1e11

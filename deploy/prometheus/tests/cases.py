@@ -6,6 +6,7 @@ telemetry that is partly blind where that matters.
 """
 import collections
 import dataclasses
+import re
 
 from series import CLUSTER, JOB, Job, age, counter, gauge, shown
 
@@ -20,6 +21,20 @@ class Case:
     series: dict
     alerts: list = dataclasses.field(default_factory=list)  # (time, alert, [(labels, annotations)])
     values: list = dataclasses.field(default_factory=list)  # (time, expression, [(labels, value)])
+    sums: bool = True  # agents add up over a GPU's communicators, and over a communicator's ranks
+
+
+def of_before(series):
+    """As agents wrote it that lack what the rules read a GPU's communicators from."""
+    without = {"ncclscope_gpu_info": ("stage", "expert", "nnodes"),
+               "ncclscope_stalled_rank_operations": ("global_rank", "node", "gpu", "state", "signature")}
+    out = {}
+    for name, values in series.items():
+        for label in without.get(name.split("{")[0], ()):
+            name = re.sub(rf', {label}="[^"]*"', "", name)
+        if not name.startswith("ncclscope_gpu_communicators"):
+            out[name] = values
+    return out
 
 
 def notes(alert, summary, description):
@@ -97,6 +112,8 @@ def late_cases():
     yield Case(alert, "the ranks' counts differ by more than 1 %", "1m",
                late_job(40, [(40, 0.006)], operations=lambda r: counter((40, PER_MINUTE * (0.98 if r == 2 else 1)))).series,
                [("35m", alert, [])])
+    yield Case(alert, "agents of before, that do not add up over a GPU's communicators", "1m",
+               of_before(late_job(40, [(40, 0.006)]).series), [("35m", alert, [])], sums=False)
     yield Case(alert, "no data at all", "1m", {'up{instance="n0:9400", job="ncclscope"}': "1x40"}, [("35m", alert, [])])
 
     # What its GPUs wait in all-to-alls has no times: NCCL's counters have drifted.
@@ -259,6 +276,8 @@ UNSEEN_AHEAD = UNSEEN | {"enqueued": 1, "started": 1, "completed": 1}
 def hang_cases():
     alert = "NcclscopeHang"
     missing = hang_job([WAITING, WAITING, OUTSIDE, WAITING])
+    yield Case(alert, "agents of before, that do not say in what a rank is beside its operations", "15s", of_before(missing.series),
+               [("15m", alert, [])])
     yield Case(alert, "a rank never called", "15s", missing.series,
                [("5m", alert, []), ("5m45s", alert, []),
                 ("6m", alert, [hang("rank_never_called", never_called(2), "1m 0s", 2)]),
@@ -558,7 +577,8 @@ def transfer_job(pieces, job_id=JOB, algorithm=None, late=0.0, coverage=None):
             job.add("ncclscope_collective_bus_bytes_total",
                     mask(counter(*((n, 2 * PER_MINUTE * b) for n, _, b in pieces))), algorithm=name, **where)
             job.add("ncclscope_collective_busy_seconds_total",
-                    mask(counter(*((n, 2 * PER_MINUTE * s) for n, s, _ in pieces))), algorithm=name, **where)
+                    mask(counter(*((n, 2 * PER_MINUTE * s) for n, s, _ in pieces))), algorithm=name,
+                    holds_rank="0" if node == "n0" else "", **where)
     return job
 
 
@@ -688,7 +708,7 @@ def bandwidth_cases():
         job = late_job(40, [(40, 0)], nodes=gpus // 2)
         for gpu in range(gpus):
             where = {"gpu": gpu % 2, "instance": f"n{gpu // 2}:9400", "job": "ncclscope"}
-            job.add("ncclscope_network_peer_info", gauge((40, 1)), comm="aa", rank=gpu, peer=(gpu + 1) % gpus, **where)
+            job.peer("aa", gpu, (gpu + 1) % gpus, gauge((40, 1)), **where)
             for direction, phase, factor in (("send", "wire", sends), ("receive", "data_wait", receives)):
                 slow = factor if gpu in slow_gpus else 1
                 job.add("ncclscope_network_phase_seconds_total",

@@ -4,6 +4,8 @@
 Everything is one sample per interval of the test. A counter is a list of (samples, increase per sample), a gauge a list of
 (samples, value); None stands for no sample.
 """
+import re
+
 CLUSTER = "c1"
 JOB = "4711"
 
@@ -52,7 +54,7 @@ class Job:
     def __init__(self, samples, job_id=JOB, cluster=CLUSTER):
         self.samples, self.job_id, self.cluster = samples, job_id, cluster
         self.series = {}
-        self.dimensions, self.local = {}, {}
+        self.dimensions, self.local, self.nodes, self.members, self.infos = {}, {}, {}, {}, {}
 
     def add(self, name, values, **labels):
         everything = {"cluster": self.cluster, "job_id": self.job_id} | labels
@@ -67,7 +69,7 @@ class Job:
         return self
 
     def communicator(self, comm, nranks, nodes, name="dp_group", dimension="", coverage=None, alive=None):
-        self.dimensions[comm] = dimension
+        self.dimensions[comm], self.nodes[comm] = dimension, len(nodes)
         for node in nodes:
             where = {"comm": comm, "instance": f"{node}:9400", "job": "ncclscope"}
             self.add("ncclscope_communicator_info", alive or gauge((self.samples, 1)), comm_name=name, nranks=nranks,
@@ -80,13 +82,45 @@ class Job:
         alive = alive or gauge((self.samples, 1))
         self.add("ncclscope_rank_info", alive, global_rank=rank if global_rank is None else global_rank, local_rank=gpu,
                  node=node, gpu=gpu, gpu_uuid="", pci_bus_id="", pid=1000 + rank, dimension=self.dimensions[comm], **where)
-        self.add("ncclscope_gpu_info", alive, gpu=gpu, node=node, global_rank=rank if global_rank is None else global_rank,
-                 gpu_uuid="", pci_bus_id="", instance=f"{node}:9400", job="ncclscope")
+        global_rank = rank if global_rank is None else global_rank
+        self.gpu(comm, rank, node, gpu, global_rank, alive)
         self.local[comm, node] = self.local.get((comm, node), set()) | {rank}
         self.add("ncclscope_communicator_local_ranks", gauge((self.samples, len(self.local[comm, node]))), comm=comm,
                  instance=f"{node}:9400", job="ncclscope")
         self.add("ncclscope_rank_state", alive, state=state, **where)
         return self
+
+    def gpu(self, comm, rank, node, gpu, global_rank, alive):
+        """What tells of the GPU; called again for each of its communicators."""
+        where = {"gpu": gpu, "node": node, "global_rank": global_rank}
+        key = tuple(where.values())
+        place = self.infos.setdefault(key, {"stage": "", "expert": "", "nnodes": 0})
+        self.forget("ncclscope_gpu_info", **where)
+        if self.dimensions[comm] == "pp":
+            place["stage"] = rank
+        if self.dimensions[comm] == "ep":
+            place["expert"] = rank
+        place["nnodes"] = max(place["nnodes"], self.nodes[comm])
+        self.add("ncclscope_gpu_info", alive, gpu_uuid="", pci_bus_id="", instance=f"{node}:9400", job="ncclscope", **where, **place)
+        # Communicators that come and go together are a part of their own.
+        parts = self.members.setdefault(key, {})
+        members = parts.setdefault(alive, [])
+        members.append(f"{comm}:{rank}:")
+        part = list(parts).index(alive)
+        self.forget("ncclscope_gpu_communicators", part=part, **where)
+        self.add("ncclscope_gpu_communicators", alive, part=part, members=" ".join(members), instance=f"{node}:9400",
+                 job="ncclscope", **where)
+
+    def peer(self, comm, rank, peer, alive, **where):
+        """To whom a rank sends over the network."""
+        self.series = {series.replace(f"{comm}:{rank}:", f"{comm}:{rank}:{peer}") if f'gpu="{where["gpu"]}"' in series else series:
+                       values for series, values in self.series.items()}
+        return self.add("ncclscope_network_peer_info", alive, comm=comm, rank=rank, peer=peer, **where)
+
+    def forget(self, name, **labels):
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        self.series = {series: values for series, values in self.series.items()
+                       if not (series.startswith(name + "{") and all(w in series for w in wanted))}
 
     def collective(self, comm, rank, node, gpu, seconds, operations, bus_bytes=None, collective="AllReduce"):
         """Counters of a rank; values as text."""
@@ -106,9 +140,10 @@ class Job:
     def stalled(self, comm, rank, node, gpu, state, seconds, operations, signature="", global_rank=None):
         """A rank that does not get on."""
         where = {"comm": comm, "rank": rank, "instance": f"{node}:9400", "job": "ncclscope"}
+        where |= {"global_rank": rank if global_rank is None else global_rank, "node": node, "gpu": gpu, "state": state,
+                  "signature": signature}
         self.add("ncclscope_stalled_rank_operations", operations, **where)
-        return self.add("ncclscope_stalled_rank_seconds", seconds, global_rank=rank if global_rank is None else global_rank,
-                        node=node, gpu=gpu, state=state, signature=signature, **where)
+        return self.add("ncclscope_stalled_rank_seconds", seconds, **where)
 
     def progress(self, comm, rank, node, gpu, enqueued, started, completed, inflight, signature=None):
         where = {"comm": comm, "rank": rank, "gpu": gpu, "instance": f"{node}:9400", "job": "ncclscope"}
@@ -120,3 +155,71 @@ class Job:
             del where["gpu"]
             self.add("ncclscope_communicator_oldest_signature", signature, **where)
         return self
+
+
+def expanded(values):
+    """promtool's notation as a list: a number, or None where there is no sample."""
+    out = []
+    for piece in values.split():
+        match = re.fullmatch(r"(_|stale|-?[\d.e+]+?(?:e-\d+)?)(?:([+-])([\d.]+(?:e[+-]?\d+)?))?(?:x(\d+))?", piece)
+        if match is None:
+            raise ValueError(f"{piece!r} in {values!r} is none of _, stale, a, _xN, a+bxN")
+        first, sign, step, times = match.groups()
+        if first in ("_", "stale"):
+            out += [None] * int(times or 1)
+        else:
+            by = float(step or 0) * (-1 if sign == "-" else 1)
+            out += [float(first) + by * i for i in range(int(times or 0) + 1)]
+    return out
+
+
+def shortened(samples):
+    """The other way round; only what grows evenly is put together."""
+    out, i = [], 0
+    while i < len(samples):
+        end = i + 1
+        if samples[i] is None:
+            while end < len(samples) and samples[end] is None:
+                end += 1
+            out.append(f"_x{end - i}")
+            i = end
+            continue
+        step = samples[end] - samples[i] if end < len(samples) and samples[end] is not None else -1
+        while step >= 0 and end < len(samples) and samples[end] is not None and (
+                abs(samples[end] - samples[end - 1] - step) < 1e-9 * max(1, samples[end])):
+            end += 1
+        out.append(f"{number(samples[i])}+{number(step)}x{end - i - 1}" if end > i + 1 else number(samples[i]))
+        i = end
+    return " ".join(out)
+
+
+def with_sums(series):
+    """Adds what agents add up: time in collectives and Receives over a GPU's communicators, and over a communicator's ranks."""
+    synchronising = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
+    sums, of_communicators = {}, {}
+    for name, values in series.items():
+        metric, text = re.fullmatch(r"(\w+)\{(.*)\}", name).groups()
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', text))
+        if metric == "ncclscope_rank_collective_seconds_total" and labels["comm"] != "other":
+            text = ", ".join(f'{key}="{value}"' for key, value in labels.items() if key not in ("rank", "gpu"))
+            of_communicators.setdefault(f"ncclscope_communicator_collective_seconds_total{{{text}}}", []).append(expanded(values))
+        if labels.get("gpu", "") == "" or labels.get("comm") == "other":
+            continue
+        collective = metric == "ncclscope_rank_collective_seconds_total"
+        if not collective and not (metric == "ncclscope_rank_p2p_seconds_total" and labels["operation"] == "Recv"):
+            continue
+        where = {key: labels[key] for key in ("cluster", "job_id", "gpu", "instance", "job") if key in labels}
+        for total, counts in (("collective", labels.get("collective") in synchronising), ("blocking", True)):
+            text = ", ".join(f'{key}="{value}"' for key, value in where.items())
+            sums.setdefault(f"ncclscope_gpu_{total}_seconds_total{{{text}}}", []).append(
+                expanded(values) if counts else [value and 0.0 for value in expanded(values)])
+    out = dict(series)
+    for name, parts in (sums | of_communicators).items():
+        length = max(len(part) for part in parts)
+        samples, last = [], [0.0] * len(parts)
+        for i in range(length):
+            now = [part[i] if i < len(part) else None for part in parts]
+            last = [before if value is None else value for before, value in zip(last, now)]
+            samples.append(None if all(value is None for value in now) else sum(last))
+        out[name] = shortened(samples)
+    return out

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import cases
+from series import with_sums
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 GROUPS = ["ncclscope.progress", "ncclscope.window", "ncclscope.recent", "ncclscope.baseline", "ncclscope.drop", "ncclscope.hang", "ncclscope.late",
@@ -24,7 +25,7 @@ def quoted(value):
 
 def test(case):
     lines = [f"  - name: {quoted(case.name)}", f"    interval: {case.interval}", "    input_series:"]
-    for series, values in case.series.items():
+    for series, values in (with_sums(case.series) if case.sums else case.series).items():
         lines += [f"      - series: {quoted(series)}", f"        values: {quoted(values)}"]
     if case.values:
         lines.append("    promql_expr_test:")
