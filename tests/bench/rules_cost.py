@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the rules cost: a real Prometheus scrapes 1,000 ranks in 6 communicators each, and evaluates all rules.
 
-  rules_cost.py [--out FILE] [--nodes 125] [--profile]
+  rules_cost.py [--out FILE] [--nodes 125] [--profile] [--brief]
 
 The exposition is synthetic (125 nodes of 8 GPUs in TP8 x PP5 x DP25, one late GPU), in the agent's format and with its
 labels. It is scraped every 15 s: for five minutes, so that the window is full; without rules for a while (what scraping costs); then
@@ -15,10 +15,12 @@ since other work on the machine can only add; the median is printed too), for ea
 one evaluation of all, garbage collection included, less what it takes without rules. Writes Google Benchmark's JSON (rows
 RulesCost/healthy and RulesCost/hung). Beside it the seconds of evaluation per minute that the shipped intervals make of it (groups
 without an interval: every 15 s), and how many samples an evaluation reads, which no other work on the machine changes. --profile
-prints the slowest rules.
+prints the slowest rules. --brief takes three minutes instead of eight: scrapes every 5 s, and rules with a window a third as long, so
+that they read as many samples; scraping takes three times as much beside them.
 """
 import argparse
 import collections
+import dataclasses
 import http.server
 import json
 import os
@@ -38,11 +40,32 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPUS = 8
-WINDOW_S, SCRAPE_S = 300, 15
-SCRAPES = WINDOW_S // SCRAPE_S
+SCRAPES = 20  # in a window
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    scrape_s: int
+    idle_s: int
+    healthy_s: int
+    hung_s: int
+
+    @property
+    def window_s(self):
+        return SCRAPES * self.scrape_s
+
+    def window(self):
+        return f"{self.window_s // 60}m" if self.window_s % 60 == 0 else f"{self.window_s}s"
+
+    def settings(self):
+        """Of the rules: as many samples in all ranges as at the shipped ones."""
+        return [f"window={self.window()}", f"recent={6 * self.scrape_s - 1}s", f"lost_offset={self.window_s}s"]
+
+
+SHIPPED = Pace(scrape_s=15, idle_s=30, healthy_s=33, hung_s=51)
+BRIEF = Pace(scrape_s=5, idle_s=15, healthy_s=27, hung_s=36)
 EVALUATE_S = 6
 BAR_S = 1
-IDLE_S, HEALTHY_S, HUNG_S = 30, 33, 51
 JOB = {"cluster": "c1", "job_id": "4711"}
 SIZES = ("<=1MiB", "<=256MiB")
 
@@ -71,22 +94,28 @@ class Node:
         self.lines = []    # (prefix, constant, per second, more while hung)
         self.stalled = []  # the same, shown only while hung
         self.name = f"n{node}"
-        local = collections.defaultdict(list)
+        local, seconds, first = collections.defaultdict(list), collections.defaultdict(float), set()
         for gpu in range(GPUS):
             rank = node * GPUS + gpu
             late = rank == 3
+            of_gpu, stage, expert = [], "", ""
             self.process(rank, gpu)
             for name, number, place, members, dimension, collectives in communicators(rank, world):
                 comm = f"{number:016x}"
                 nodes = len({m // GPUS for m in members})
                 local[comm, name, len(members), nodes, dimension, collectives].append(rank)
                 labels = {"comm": comm, "rank": place}
+                if place == 0:
+                    first.add(comm)
                 self.add("ncclscope_rank_info", 1, global_rank=rank, local_rank=gpu, node=self.name, gpu=gpu,
                          gpu_uuid=f"GPU-{rank:032x}", pci_bus_id=f"0000:{gpu:02x}:00.0", pid=10000 + gpu, dimension=dimension,
                          **labels)
                 self.add("ncclscope_rank_state", 1, state="running", **labels)
                 if nodes > 1:
                     self.add("ncclscope_network_peer_info", 1, gpu=gpu, peer=(place + 1) % len(members), **labels)
+                of_gpu.append(f"{comm}:{place}:{(place + 1) % len(members) if nodes > 1 else ''}")
+                stage = place if dimension == "pp" else stage
+                expert = place if dimension == "ep" else expert
                 for stage, ahead in (("enqueued", 4), ("started", 1), ("completed", 0)):
                     self.add("ncclscope_communicator_operations_total", 1000 + (ahead if rank != 5 else 0), 20, stage=stage,
                              gpu=gpu, **labels)
@@ -99,11 +128,13 @@ class Node:
                 self.add("ncclscope_stalled_rank_seconds", 0, hung=100 if waits else 0, into=self.stalled, global_rank=rank,
                          node=self.name, gpu=gpu, state="started" if waits else "idle",
                          signature="1f8a2b3c4d5e" if waits else "", **labels)
-                self.add("ncclscope_stalled_rank_operations", 1000, into=self.stalled, **labels)
+                self.add("ncclscope_stalled_rank_operations", 1000, into=self.stalled, global_rank=rank, node=self.name, gpu=gpu,
+                         state="started" if waits else "idle", signature="1f8a2b3c4d5e" if waits else "", **labels)
                 self.add("ncclscope_communicator_missing_operations_total", 0, gpu=gpu, **labels)
                 for collective in collectives:
-                    self.add("ncclscope_rank_collective_seconds_total", 1, 0.02 if late else 0.06 + rank * 1e-6, gpu=gpu,
-                             collective=collective, **labels)
+                    each = 0.02 if late else 0.06 + rank * 1e-6
+                    self.add("ncclscope_rank_collective_seconds_total", 1, each, gpu=gpu, collective=collective, **labels)
+                    seconds[comm, collective] += each
                     self.add("ncclscope_rank_collective_operations_total", 1000, 10, gpu=gpu, collective=collective, **labels)
                     self.add("ncclscope_rank_collective_bus_bytes_total", 1e9, 1e9, gpu=gpu, collective=collective, **labels)
                 if name == "pp_group":
@@ -113,7 +144,11 @@ class Node:
                         self.add("ncclscope_rank_p2p_bus_bytes_total", 1e9, 1e9, gpu=gpu, operation=operation, **labels)
             self.add("ncclscope_gpu_communication_seconds_total", 1, 0.3, gpu=gpu)
             self.add("ncclscope_gpu_info", 1, gpu=gpu, node=self.name, global_rank=rank, gpu_uuid=f"GPU-{rank:032x}",
-                     pci_bus_id=f"0000:{gpu:02x}:00.0")
+                     pci_bus_id=f"0000:{gpu:02x}:00.0", stage=stage, expert=expert, nnodes=world // GPUS)
+            self.add("ncclscope_gpu_communicators", 1, gpu=gpu, node=self.name, global_rank=rank, part=0, members=" ".join(of_gpu))
+            each = 0.02 if late else 0.06 + rank * 1e-6
+            self.add("ncclscope_gpu_collective_seconds_total", 7, 7 * each, gpu=gpu)
+            self.add("ncclscope_gpu_blocking_seconds_total", 8, 7 * each + 0.03, gpu=gpu)
             for direction, phases in (("send", ("gpu_wait", "peer_wait", "wire")), ("receive", ("data_wait", "flush", "gpu_wait"))):
                 for phase in phases:
                     self.add("ncclscope_network_phase_seconds_total", 1, 0.01, gpu=gpu, direction=direction, phase=phase)
@@ -125,13 +160,16 @@ class Node:
             self.add("ncclscope_telemetry_coverage_ratio", 1, comm=comm)
             self.add("ncclscope_communicator_local_ranks", len(ranks), comm=comm)
             for collective in collectives:
+                self.add("ncclscope_communicator_collective_seconds_total", len(ranks), seconds[comm, collective], comm=comm,
+                         collective=collective)
                 for size, weight in zip(SIZES, (1, 30)):
                     labels = {"comm": comm, "collective": collective, "size": size, "algorithm": "Ring", "protocol": "Simple"}
                     share = len(ranks) * weight
                     self.add("ncclscope_collective_operations_total", 1000, share, timing="gpu", **labels)
                     self.add("ncclscope_collective_bytes_total", 1000, share * 1e6, timing="gpu", **labels)
                     self.add("ncclscope_collective_bus_bytes_total", 1000, share * 1e7, **labels)
-                    self.add("ncclscope_collective_busy_seconds_total", 1, share * 1e-3, **labels)
+                    self.add("ncclscope_collective_busy_seconds_total", 1, share * 1e-3, holds_rank="0" if comm in first else "",
+                             **labels)
         for collective in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll"):
             for size in SIZES:
                 for bound in [f"{1e-5 * 4 ** i:g}" for i in range(12)] + ["+Inf"]:
@@ -199,21 +237,21 @@ def free_port():
         return s.getsockname()[1]
 
 
-def history(folder, world, now):
+def history(folder, world, now, window):
     """Six hours of the series that baselines are made of, and the baselines of 50 earlier jobs, as blocks of the database."""
     shape = 'collective="{}",size="<=256MiB",dimension="dp",nranks="25",nnodes="25",algorithm="Ring"'
     lines, step = [], 60
     for rank in range(world):
         for second in range(now - 6 * 3600, now - 600, step):
             if rank == 0:
-                lines.append(f'job:ncclscope_lag_seconds:unaccused5m{{cluster="c1",job_id="4711"}} {world} {second}')
+                lines.append(f'job:ncclscope_lag_seconds:unaccused{window}{{cluster="c1",job_id="4711"}} {world} {second}')
             if second % 300 < step:
-                lines.append(f'gpu:ncclscope_lag_seconds:unaccused5m{{cluster="c1",job_id="4711",node="n{rank // GPUS}",'
+                lines.append(f'gpu:ncclscope_lag_seconds:unaccused{window}{{cluster="c1",job_id="4711",node="n{rank // GPUS}",'
                              f'gpu="{rank % GPUS}"}} 0.001 {second}')
     for collective in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll"):
         for metric in ("transfer_bus_bytes_per_second", "bus_bytes_per_operation"):
             for second in range(now - 6 * 3600, now - 600, step):
-                lines.append(f'job:ncclscope_{metric}:shape5m{{cluster="c1",job_id="4711",{shape.format(collective)}}} 1e9 {second}')
+                lines.append(f'job:ncclscope_{metric}:shape{window}{{cluster="c1",job_id="4711",{shape.format(collective)}}} 1e9 {second}')
             for job in range(50):
                 for second in range(now - 6 * 3600, now - 600, 300):
                     lines.append(f'job:ncclscope_{metric}:baseline{{cluster="c1",job_id="{job}",{shape.format(collective)}}} 1e9 '
@@ -251,7 +289,7 @@ def shipped_intervals():
     unit = {"s": 1, "m": 60, "h": 3600}
     text = "".join((ROOT / "deploy" / "prometheus" / name).read_text() for name in ("recording.yml", "alerts.yml"))
     found = re.findall(r"^  - name: (\S+)\n(?:    interval: (\d+)([smh])\n)?", text, re.MULTILINE)
-    return {name: int(number) * unit[of] if number else SCRAPE_S for name, number, of in found}
+    return {name: int(number) * unit[of] if number else SHIPPED.scrape_s for name, number, of in found}
 
 
 def rules(address):
@@ -264,8 +302,10 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--nodes", type=int, default=125)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--brief", action="store_true", help="three times as fast")
     options = parser.parse_args()
     world = options.nodes * GPUS
+    pace = BRIEF if options.brief else SHIPPED
     rows, server, prometheus = [], None, None
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ncclscope-"))
     try:
@@ -277,14 +317,15 @@ def main() -> int:
         print(f"{series} series of {world} ranks; not in the catalogue: {sorted(unknown) or 'none'}", file=sys.stderr)
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler(state))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        samples = history(folder, world, int(time.time()))
-        subprocess.run([sys.executable, "-B", ROOT / "deploy" / "prometheus" / "render.py", "--out", folder, "--set",
-                        f"window_interval={EVALUATE_S}s", "--set", f"baseline_interval={EVALUATE_S}s"], check=True)
+        samples = history(folder, world, int(time.time()), pace.window())
+        settings = [f"window_interval={EVALUATE_S}s", f"baseline_interval={EVALUATE_S}s", *pace.settings()]
+        subprocess.run([sys.executable, "-B", ROOT / "deploy" / "prometheus" / "render.py", "--out", folder,
+                        *(word for setting in settings for word in ("--set", setting))], check=True)
         target = f"127.0.0.1:{server.server_address[1]}"
 
         def configure(rule_files, target=target):
             (folder / "prometheus.yml").write_text(json.dumps({
-                "global": {"scrape_interval": f"{SCRAPE_S}s", "scrape_timeout": f"{SCRAPE_S}s",
+                "global": {"scrape_interval": f"{pace.scrape_s}s", "scrape_timeout": f"{pace.scrape_s}s",
                            "evaluation_interval": f"{EVALUATE_S}s"},
                 "rule_files": rule_files,
                 "scrape_configs": [{"job_name": "ncclscope", "static_configs": [
@@ -330,21 +371,21 @@ def main() -> int:
                         slowest[key] = min(slowest.get(key, 1e9), rule["evaluationTime"])
             cpu[part] = (cpu_seconds() - cpu_begin) / (time.monotonic() - begin)
 
-        time.sleep(WINDOW_S)
-        filled = query(address, "min(count_over_time(ncclscope_communicator_inflight_seconds[5m]))")
+        time.sleep(pace.window_s)
+        filled = query(address, f"min(count_over_time(ncclscope_communicator_inflight_seconds[{pace.window()}]))")
         if not filled or float(filled[0]["value"][1]) < 0.8 * SCRAPES:
             raise RuntimeError(f"the window holds {filled} samples of each series; wanted {SCRAPES}: too slow a machine")
         begin, cpu_begin = time.monotonic(), cpu_seconds()
-        time.sleep(IDLE_S)
+        time.sleep(pace.idle_s)
         idle = (cpu_seconds() - cpu_begin) / (time.monotonic() - begin)
         reload(["recording.yml", "alerts.yml"])
         observe(None, EVALUATE_S)
-        observe("healthy", HEALTHY_S)
-        late = query(address, "gpu:ncclscope_lag_seconds:late5m")
+        observe("healthy", pace.healthy_s)
+        late = query(address, f"gpu:ncclscope_lag_seconds:late{pace.window()}")
         read = samples_read(address)
         state.stopped = time.monotonic() - state.begin
-        observe(None, 17)  # every target scraped once
-        observe("hung", HUNG_S - 17)
+        observe(None, pace.scrape_s + 2)  # every target scraped once
+        observe("hung", pace.hung_s - pace.scrape_s - 2)
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as response:
             own = sum(float(v) for v in re.findall(r"^prometheus_rule_group_last_duration_seconds\{.*\} (\S+)$",
                                                    response.read().decode(), re.MULTILINE))
