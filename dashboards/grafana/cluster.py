@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cluster overview: which jobs need somebody, worst first."""
-from style import (CRITICAL, GOOD, NEUTRAL, NOTICE, WARNING, Column, bars, board, curves, listing, number, row, to_dashboard,
-                   to_runbook, values)
+from style import (CLASSES, CRITICAL, GOOD, NEUTRAL, NOTICE, WARNING, Column, alerts, bars, board, curves, listing, number, row,
+                   to_dashboard, to_runbook, values)
 
 HERE = 'cluster=~"$cluster"'
+FIRING = f'alertname=~"Ncclscope.*", alertstate="firing", job_id!="", {HERE}'
 HEALTH = ((0, "healthy", GOOD), (1, "see information", NOTICE), (2, "warning", WARNING), (3, "critical", CRITICAL))
 
 
@@ -42,9 +43,8 @@ def make(w):
         "Jobs by health", """One line for each job, the worst first. Health is that of the gravest alert that fires for the job; the other
         columns are what a look at the job would begin with: what its worst GPU costs each of the others, in seconds per second; the
         lowest transfer bandwidth against the job's own past.""",
-        [f"""max by (cluster, job_id) (3 * ALERTS{{alertstate="firing", severity="critical", {HERE}}}
-            or 2 * ALERTS{{alertstate="firing", severity="warning", {HERE}}} or ALERTS{{alertstate="firing", severity="info", {HERE}}}
-            or 0 * ncclscope_job_info{{{HERE}}})""",
+        [f"""max by (cluster, job_id) (3 * ALERTS{{{FIRING}, severity="critical"}} or 2 * ALERTS{{{FIRING}, severity="warning"}}
+            or ALERTS{{{FIRING}, severity="info"}} or 0 * ncclscope_job_info{{{HERE}}})""",
          f"""topk by (cluster, job_id) (1, count by (cluster, job_id, user, job_name) (ncclscope_job_info{{{HERE}}}))""",
          f"count by (cluster, job_id) (count by (cluster, job_id, instance, gpu) (ncclscope_rank_info{{{HERE}}}))",
          f"max by (cluster, job_id) (ncclscope_communicator_inflight_seconds{{{HERE}}})",
@@ -63,20 +63,19 @@ def make(w):
          Column("Value #I", "Coverage", "percentunit", ((None, WARNING), (0.99, GOOD)))],
         height=10, sort="Health"))
 
-    made = made.with_panel(listing(
-        "Alerts that fire", "Alerts of ncclscope for the jobs chosen above. The job opens its dashboard, the alert its runbook.",
-        [f"""ALERTS{{alertname=~"Ncclscope.*", alertstate="firing", {HERE}}}
-            or ALERTS{{alertname=~"Ncclscope.*", alertstate="firing", cluster=""}}"""],
-        [Column("alertname", "Alert", links=[to_runbook()]), Column("severity", "Severity"), Column("cluster", "Cluster"),
-         Column("job_id", "Job", links=[to_job]), Column("node", "Node"), Column("gpu", "GPU"), Column("comm_name", "Communicator"),
-         Column("rank", "Rank"), Column("class", "Class")], height=8))
+    made = made.with_panel(alerts(
+        "Alerts that fire", """Alerts of ncclscope for the jobs chosen above, and those of agents, which have no job. The job opens its
+        dashboard, the alert its runbook.""", (HERE, 'cluster=""'), [
+            Column("cluster", "Cluster"), Column("job_id", "Job", links=[to_job]), Column("node", "Node"), Column("gpu", "GPU"),
+            Column("comm_name", "Communicator"), Column("rank", "Rank"), Column("global_rank", "Global rank"),
+            Column("class", "Class", texts=CLASSES), Column("instance", "Agent")]))
 
     made = made.with_row(row("How jobs do"))
     made = made.with_panel(curves(
         "Bandwidth against its past", """Transfer bandwidth of each job divided by the median of the same job before, lowest over its
         collectives and sizes. 100 % is as ever. Jobs appear once they have a past.""", "percentunit",
         [(f"""min by (cluster, job_id) (job:ncclscope_transfer_bus_bytes_per_second:shape{w}{{{HERE}}}
-            / job:ncclscope_transfer_bus_bytes_per_second:baseline)""", "{{job_id}}")], links=[curve_to_job], low=0))
+            / job:ncclscope_transfer_bus_bytes_per_second:baseline)""", "{{job_id}}")], links=[curve_to_job], low=0, none="no job has a past yet"))
     made = made.with_panel(curves(
         "Time in NCCL kernels", "Share of time during which at least one kernel of NCCL runs on a GPU, mean over the job's GPUs.",
         "percentunit", [(f"job:ncclscope_gpu_communication_seconds:ratio{w}{{{HERE}}}", "{{job_id}}")], links=[curve_to_job],
@@ -86,7 +85,7 @@ def make(w):
         [(f"avg by (cluster, job_id) (gpu:ncclscope_wait_seconds:rate{w}{{{HERE}}})", "{{job_id}}")], links=[curve_to_job], low=0))
     made = made.with_panel(curves(
         "Step time", "Mean length of a training step, inferred from the rhythm of operations.", "s",
-        [(f"job:ncclscope_step_seconds:mean{w}{{{HERE}}}", "{{job_id}}")], links=[curve_to_job], low=0))
+        [(f"job:ncclscope_step_seconds:mean{w}{{{HERE}}}", "{{job_id}}")], links=[curve_to_job], low=0, none="no job's rhythm is known yet"))
 
     made = made.with_row(row("Hardware that stands out"))
     made = made.with_panel(bars(
@@ -99,5 +98,5 @@ def make(w):
         "GPUs late in several jobs", "In how many jobs a GPU was the late one lately. Two or more point at the hardware or the node.", "none",
         [(f"topk(10, gpu:ncclscope_lag_seconds:jobs{{{HERE}}})", "GPU {{gpu}} of {{node}}")],
         links=[to_dashboard("Open the node", "ncclscope-node", cluster="${__field.labels.cluster}", node="${__field.labels.node}"),
-               to_runbook("Runbook", "NcclscopeSlowAcrossJobs")], steps=((None, NEUTRAL), (2, WARNING))))
+               to_runbook("Runbook", "NcclscopeSlowAcrossJobs")], steps=((None, NEUTRAL), (2, WARNING)), none="no GPU was late"))
     return made

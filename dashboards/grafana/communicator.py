@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communicator: where each of its ranks is, how they differ, and what its operations are made of."""
-from job import job_variables
-from style import (CRITICAL, GOOD, NOTICE, WARNING, Column, bars, board, curves, heat, listing, number, row, to_dashboard,
-                   to_runbook, values)
+from job import NO_PHASES, job_variables
+from style import (CRITICAL, GOOD, NOTICE, RANK_SECONDS, WARNING, Column, bars, board, curves, heat, listing, number, row,
+                   to_dashboard, to_runbook, values)
 
 COMM = 'cluster="$cluster", job_id="$job", comm="$comm"'
 RANK = f'{COMM}, rank=~"$rank"'
@@ -58,7 +58,8 @@ def make(w):
          Column("nnodes", "Nodes"), Column("Value", "Agents that report it", "none")], height=4))
     made = made.with_panel(listing(
         "Ranks", """One line for each rank: where it is, how far, and what it costs. Equal numbers of calls mean the same operation.
-        Spends is the mean time in an operation: the rank that spends least came last.""",
+        Spends is the mean time in an operation: the rank that spends least came last. Queues is how long its operations wait for the GPU
+        to start them, in seconds per second.""",
         [f'count by (rank, global_rank, node, gpu) (ncclscope_rank_info{{{RANK}}})',
          f"count by (rank, state) (ncclscope_rank_state{{{RANK}}})",
          f'max by (rank) (ncclscope_communicator_operations_total{{{RANK}, stage="enqueued"}})',
@@ -74,7 +75,7 @@ def make(w):
          Column("Value #D", "Started", "none", decimals=0), Column("Value #E", "Completed", "none", decimals=0),
          Column("Value #F", "In flight", "s", ((None, GOOD), (30, WARNING), (60, CRITICAL))), Column("Value #G", "Spends", "s"),
          Column("Value #H", "Costs others", "percentunit", ((None, GOOD), (0.01, NOTICE), (0.05, WARNING))),
-         Column("Value #I", "Queued on the GPU", "s")], height=9))
+         Column("Value #I", "Queues", RANK_SECONDS)], height=9))
 
     made = made.with_row(row("Ranks over time"))
     made = made.with_panel(heat(
@@ -100,7 +101,7 @@ def make(w):
         [(f"comm:ncclscope_user_bus_bytes_per_second:rate{w}{{{COMM}}}", "{{collective}} {{size}}"),
          (f"comm:ncclscope_transfer_bus_bytes_per_second:max{w}{{{COMM}}}", "transfer: {{collective}}")], low=0))
     made = made.with_panel(curves(
-        "Time by collective and size", "Rank-seconds per second spent in collectives.", "s",
+        "Time by collective and size", "Rank-seconds per second spent in collectives.", RANK_SECONDS,
         [(f"sum by (collective, size) (comm:ncclscope_collective_busy_seconds:rate{w}{{{COMM}}})", "{{collective}} {{size}}")],
         stacked=True, low=0))
     made = made.with_panel(curves(
@@ -118,13 +119,13 @@ def make(w):
     made = made.with_row(row("Network phases of its GPUs"))
     made = made.with_panel(curves(
         "Sending: what takes the time", """Seconds per second over sampled operations of the GPUs of this communicator (all their
-        communicators). gpu_wait: starved from upstream; peer_wait: blocked from downstream; wire: on its way.""", "s",
+        communicators). gpu_wait: starved from upstream; peer_wait: blocked from downstream; wire: on its way.""", RANK_SECONDS,
         [(f"""sum by (phase) (sum by (instance, gpu, phase)
              (rate(ncclscope_network_phase_seconds_total{{cluster="$cluster", job_id="$job", direction="send"}}[$__rate_interval]))
-             {ITS_GPUS})""", "{{phase}}")], stacked=True, low=0))
+             {ITS_GPUS})""", "{{phase}}")], stacked=True, low=0, none=NO_PHASES))
     made = made.with_panel(curves(
-        "Receiving: what takes the time", "The same for receives. data_wait: nothing has come yet; flush; gpu_wait.", "s",
+        "Receiving: what takes the time", "The same for receives. data_wait: nothing has come yet; flush; gpu_wait.", RANK_SECONDS,
         [(f"""sum by (phase) (sum by (instance, gpu, phase)
              (rate(ncclscope_network_phase_seconds_total{{cluster="$cluster", job_id="$job", direction="receive"}}[$__rate_interval]))
-             {ITS_GPUS})""", "{{phase}}")], stacked=True, low=0))
+             {ITS_GPUS})""", "{{phase}}")], stacked=True, low=0, none=NO_PHASES))
     return made

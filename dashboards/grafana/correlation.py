@@ -4,7 +4,7 @@
 Both are optional: without them the panels stay empty. GPUs are joined by their UUID, which DCGM's exporter and
 ncclscope_rank_info spell alike; the job's throughput comes as ncclscope_job_throughput (docs/metrics.md).
 """
-from style import curves, row, to_dashboard
+from style import NO_DCGM, curves, row, to_dashboard
 
 JOB = 'cluster="$cluster", job_id="$job"'
 GPUS = f"""* on (gpu_uuid) group_left (node, gpu) topk by (gpu_uuid) (1,
@@ -36,7 +36,8 @@ def add(made, w):
              / avg_over_time(job:ncclscope_gpu_communication_seconds:ratio{w}{{{JOB}}}[$__range])""", "time in NCCL kernels")], low=0))
     made = made.with_panel(curves(
         "Throughput as the job reports it", "ncclscope_job_throughput, summed over its reporters, by unit.", "short",
-        [(f"sum by (unit) (ncclscope_job_throughput{{{JOB}}})", "{{unit}} per second")], low=0))
+        [(f"sum by (unit) (ncclscope_job_throughput{{{JOB}}})", "{{unit}} per second")], low=0,
+        none="the job does not report ncclscope_job_throughput (docs/metrics.md)"))
     made = made.with_panel(curves(
         "SM activity and communication", """Mean over the job's GPUs: share of time in which a warp runs (DCGM), and in which a kernel of
         NCCL runs. Kernels of NCCL count as activity of the SMs too, also while they only wait.""", "percentunit",
@@ -45,11 +46,11 @@ def add(made, w):
     made = made.with_panel(curves(
         "NVLink and PCIe traffic", "Bytes per second, sent, summed over the job's GPUs (DCGM), and bus bytes of collectives as ncclscope counts them.",
         "Bps", [(f"sum({dcgm('DCGM_FI_PROF_NVLINK_TX_BYTES')})", "NVLink"), (f"sum({dcgm('DCGM_FI_PROF_PCIE_TX_BYTES')})", "PCIe"),
-                (f"sum(comm:ncclscope_collective_bus_bytes:rate{w}{{{JOB}}})", "collectives")], low=0))
+                (f"sum(comm:ncclscope_collective_bus_bytes:rate{w}{{{JOB}}})", "collectives")], low=0, none=NO_DCGM))
     made = made.with_panel(curves(
         "GPU clocks", "Clock of the SMs by GPU (DCGM). A GPU below the others is throttled: late GPUs are often slow ones.", "hertz",
-        [(f"1e6 * {dcgm('DCGM_FI_DEV_SM_CLOCK')}", "GPU {{gpu}} of {{node}}")], low=0, links=[to_node]))
+        [(f"1e6 * {dcgm('DCGM_FI_DEV_SM_CLOCK')}", "GPU {{gpu}} of {{node}}")], low=0, links=[to_node], none=NO_DCGM))
     made = made.with_panel(curves(
         "GPU power", "By GPU (DCGM). A GPU that waits draws less.", "watt",
-        [(dcgm("DCGM_FI_DEV_POWER_USAGE"), "GPU {{gpu}} of {{node}}")], low=0, links=[to_node]))
+        [(dcgm("DCGM_FI_DEV_POWER_USAGE"), "GPU {{gpu}} of {{node}}")], low=0, links=[to_node], none=NO_DCGM))
     return made

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Job: is its communication healthy, who is slow, does it hang, and does that explain its throughput?"""
 import correlation
-from style import (CRITICAL, GOOD, NEUTRAL, NOTICE, WARNING, Column, bars, board, curves, heat, listing, number, row,
-                   to_dashboard, to_runbook, values)
+from style import (CLASSES, CRITICAL, GOOD, NEUTRAL, NOTICE, RANK_SECONDS, WARNING, Column, alerts, bars, board, curves, heat,
+                   listing, number, row, to_dashboard, to_runbook, values, worst)
 
 JOB = 'cluster="$cluster", job_id="$job"'
+NO_WAITING = "nothing to compare: no collectives that wait for all ranks, or not all ranks report"
+NO_STEPS = "no rhythm known: after 64 steps in at least a minute, or ten minutes"
+NO_PHASES = "no network phases: one node, or none sampled yet"
 SMALL = 'size=~"<=(4KiB|64KiB|1MiB)"'
-CLASSES = (("process_gone", "process gone", CRITICAL), ("argument_mismatch", "calls differ", CRITICAL),
-           ("rank_never_called", "never called", CRITICAL), ("gpu_never_started", "GPU never started", CRITICAL),
-           ("network_stuck", "network stuck", CRITICAL))
 
 
 def job_variables():
@@ -64,12 +64,10 @@ def make(w):
         [Column("job_id", "Job"), Column("job_name", "Name"), Column("user", "User"), Column("account", "Account"),
          Column("partition", "Partition"), Column("namespace", "Namespace"), Column("pod", "Pod"), Column("run", "Run"),
          Column("identity_source", "Identity"), Column("Value", "Nodes", "none")], width=12, height=5))
-    made = made.with_panel(listing(
-        "Alerts of this job", "What fires now. The alert opens its runbook.",
-        [f'ALERTS{{alertname=~"Ncclscope.*", alertstate="firing", {JOB}}}'],
-        [Column("alertname", "Alert", links=[to_runbook()]), Column("severity", "Severity"), Column("node", "Node"),
-         Column("gpu", "GPU"), Column("comm_name", "Communicator"), Column("rank", "Rank"), Column("class", "Class", texts=CLASSES)],
-        width=12, height=5))
+    made = made.with_panel(alerts(
+        "Alerts of this job", "What fires now, and since when. The alert opens its runbook.", (JOB,), [
+            Column("node", "Node"), Column("gpu", "GPU"), Column("comm_name", "Communicator"), Column("rank", "Rank"),
+            Column("global_rank", "Global rank"), Column("class", "Class", texts=CLASSES)], width=12, height=5))
 
     made = made.with_row(row("Bandwidth"))
     made = made.with_panel(curves(
@@ -83,7 +81,7 @@ def make(w):
           "before: {{collective}} {{size}} {{dimension}} {{nranks}} ranks")], low=0,
         links=[to_runbook("Runbook: transfer below own baseline", "NcclscopeTransferBelowOwnBaseline"), compare]))
     made = made.with_panel(curves(
-        "Time by message size", "Rank-seconds per second spent in collectives, by range of message sizes.", "s",
+        "Time by message size", "Rank-seconds per second spent in collectives, by range of message sizes.", RANK_SECONDS,
         [(f"sum by (size) (comm:ncclscope_collective_busy_seconds:rate{w}{{{chosen}}})", "{{size}}")], stacked=True, width=9, low=0))
     made = made.with_panel(number(
         "Below 1 MiB", """Share of the time in collectives that is spent on messages of at most 1 MiB, where latency counts and not
@@ -103,7 +101,7 @@ def make(w):
          (f"""sum by (operation) (rate(ncclscope_rank_p2p_operations_total{{{JOB}}}[$__rate_interval]))
              / scalar(count(count by (instance, gpu) (ncclscope_rank_info{{{JOB}}})))""", "{{operation}}")], low=0))
     made = made.with_panel(bars(
-        "Communicators by time spent in them", "Rank-seconds per second in collectives, the ten with most.", "s",
+        "Communicators by time spent in them", "Rank-seconds per second in collectives, the ten with most.", RANK_SECONDS,
         [(f"""topk(10, sum by (comm) (comm:ncclscope_collective_busy_seconds:rate{w}{{{JOB}}})
              * on (comm) group_left (comm_name, dimension, nranks) max by (comm, comm_name, dimension, nranks)
                (comm:ncclscope_communicator_info:topk{{{JOB}}}))""", "{{comm_name}} {{dimension}} {{nranks}} ranks {{comm}}")],
@@ -114,24 +112,26 @@ def make(w):
         "Step time", "Mean of a training step, inferred from the rhythm of operations. Dashed: the median of the same job before.", "s",
         [(f"job:ncclscope_step_seconds:mean{w}{{{JOB}}}", "mean"), (f"job:ncclscope_step_seconds:baseline{{{JOB}}}", "before"),
          (f"histogram_quantile(0.95, sum by (le) (rate(ncclscope_step_seconds_bucket{{{JOB}}}[$__rate_interval])))", "95 %")],
-        low=0, links=[to_runbook("Runbook: step time above baseline", "NcclscopeStepTimeAboveBaseline")]))
+        low=0, links=[to_runbook("Runbook: step time above baseline", "NcclscopeStepTimeAboveBaseline")], none=NO_STEPS))
     made = made.with_panel(curves(
         "Communication share of steps", "Share of the last steps during which a kernel of NCCL ran, by GPU. Hidden behind computing or not.",
         "percentunit", [(f"""max by (node, gpu) (ncclscope_step_communication_ratio{{{JOB}}}
              * on (cluster, job_id, instance, gpu) group_left (node) gpu:ncclscope_rank_info:topk)""", "GPU {{gpu}} of {{node}}")],
-        low=0, high=1, links=[to_node]))
+        low=0, high=1, links=[to_node], none=NO_STEPS))
 
     made = made.with_row(row("Who waits for whom"))
+    caused = f"gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}}"
     made = made.with_panel(heat(
-        "Waited for: seconds that a GPU costs each of the others", """Heat map by GPU, in seconds per second. The culprit's row glows
-        here and is cool in the map to the right; a victim's row the other way round.""", "percentunit",
-        [(f"gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}}", "{{node}} GPU {{gpu}}")], high=0.25, links=[to_node]))
+        "Waited for: seconds that a GPU costs each of the others", """Heat map by GPU, in seconds per second, of the GPUs with most. The
+        culprit's row glows here and is cool in the map to the right; a victim's row the other way round.""", "percentunit",
+        [(worst(caused, "cluster, job_id, node, gpu"), "{{node}} GPU {{gpu}}")], high=0.25, links=[to_node], none=NO_WAITING))
     made = made.with_panel(heat(
-        "Waiting: seconds that a GPU waits for others", "Heat map by GPU, in seconds per second.", "percentunit",
-        [(f"gpu:ncclscope_wait_seconds:rate{w}{{{JOB}}}", "{{node}} GPU {{gpu}}")], high=0.25, links=[to_node]))
+        "Waiting: seconds that a GPU waits for others", "The same GPUs, in seconds per second.", "percentunit",
+        [(worst(f"gpu:ncclscope_wait_seconds:rate{w}{{{JOB}}}", "cluster, job_id, node, gpu", caused), "{{node}} GPU {{gpu}}")],
+        high=0.25, links=[to_node], none=NO_WAITING))
     made = made.with_panel(bars(
         "GPUs that cost others most", "Newest window, the ten with most, in seconds per second.", "percentunit",
-        [(f"topk(10, gpu:ncclscope_caused_seconds:rate{w}{{{JOB}}})", "GPU {{gpu}} of {{node}}")],
+        [(f"topk(10, {caused})", "GPU {{gpu}} of {{node}}")],
         links=[to_node, to_runbook("Runbook: late GPU", "NcclscopeLateGpu")], width=8, steps=((None, NOTICE), (0.05, WARNING), (0.2, CRITICAL))))
     made = made.with_panel(curves(
         "Late on the host, or still computing", """Queue time: GPU start minus enqueue, mean of the operations of which it is known. No
@@ -154,7 +154,8 @@ def make(w):
         [f"rank:ncclscope_hang_seconds:accused{{{JOB}}}"],
         [Column("class", "Class", texts=CLASSES), Column("comm_name", "Communicator"), Column("comm", "comm", links=[to_communicator]),
          Column("rank", "Rank"), Column("global_rank", "Global rank"), Column("node", "Node", links=[row_to_node]),
-         Column("gpu", "GPU"), Column("Value", "Waited for", "s")], height=8, sort="Waited for"))
+         Column("gpu", "GPU"), Column("Value", "Waited for", "s")], height=8, sort="Waited for",
+        none="nobody is accused"))
     made = made.with_panel(curves(
         "Oldest operation in flight", "By communicator, and from where on it is a hang.", "s",
         [(f"""max by (comm, comm_name) (max by (cluster, job_id, comm) (ncclscope_communicator_inflight_seconds{{{JOB}}})
@@ -171,11 +172,11 @@ def make(w):
     made = made.with_panel(curves(
         "Seconds on the wire per byte sent", "By GPU, over sampled operations. A GPU above the others has a slow way out.", "s",
         [(f'gpu:ncclscope_network_seconds_per_byte:rate{w}{{{JOB}, direction="send"}}', "GPU {{gpu}} of {{node}}")], low=0,
-        links=[to_node, to_runbook("Runbook: slow link", "NcclscopeSlowLink")]))
+        links=[to_node, to_runbook("Runbook: slow link", "NcclscopeSlowLink")], none=NO_PHASES))
     made = made.with_panel(curves(
         "What the network proxy waits for", """Share by phase over sampled operations. send: gpu_wait (starved from upstream), peer_wait
         (blocked from downstream), wire. receive: data_wait (nothing came yet), flush, gpu_wait.""", "percentunit",
         [(f"""sum by (direction, phase) (rate(ncclscope_network_phase_seconds_total{{{JOB}}}[$__rate_interval]))
              / on (direction) group_left () sum by (direction) (rate(ncclscope_network_phase_seconds_total{{{JOB}}}[$__rate_interval]))""",
-          "{{direction}}: {{phase}}")], low=0, high=1))
+          "{{direction}}: {{phase}}")], low=0, high=1, none=NO_PHASES))
     return correlation.add(made, w)

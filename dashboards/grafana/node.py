@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node / GPU: is this hardware the reason, in whichever job?"""
-from style import (CRITICAL, GOOD, NEUTRAL, NOTICE, WARNING, Column, bars, board, curves, heat, listing, number, row,
+from style import (CRITICAL, GOOD, NEUTRAL, NO_DCGM, NOTICE, WARNING, Column, bars, board, curves, heat, listing, number, row,
                    to_dashboard, to_runbook, values)
 
 NODE = 'cluster="$cluster", node="$node"'
@@ -34,7 +34,7 @@ def make(w):
         f"max(gpu:ncclscope_lag_seconds:jobs{{{NODE}}}) or vector(0)", steps=((None, GOOD), (1, NOTICE), (2, WARNING)),
         links=[to_runbook("Runbook: slow across jobs", "NcclscopeSlowAcrossJobs")]))
     made = made.with_panel(number(
-        "Costs others, worst GPU", "Seconds per second that each of the others waits for the worst GPU of this node.", "percentunit",
+        "Costs others most", "Seconds per second that each of the others waits for the worst GPU of this node.", "percentunit",
         f"max(gpu:ncclscope_caused_seconds:rate{w}{{{NODE}}})", decimals=1, steps=((None, GOOD), (0.01, NOTICE), (0.05, WARNING))))
     made = made.with_panel(number(
         "In NCCL kernels", "Share of time during which a kernel of NCCL runs, mean over the node's GPUs and jobs.", "percentunit",
@@ -46,8 +46,8 @@ def make(w):
     made = made.with_panel(listing(
         "Ranks here", "Where the ranks of jobs run. The agent's page shows the node live.",
         [f"count by (job_id, global_rank, gpu, gpu_uuid, pci_bus_id, pid, instance) (ncclscope_rank_info{{{GPU}}})"],
-        [Column("job_id", "Job", links=[to_job]), Column("global_rank", "Global rank"), Column("gpu", "GPU"), Column("gpu_uuid", "UUID"),
-         Column("pci_bus_id", "PCI bus"), Column("pid", "Process"), Column("instance", "Agent", links=[
+        [Column("job_id", "Job", links=[to_job]), Column("global_rank", "Global rank"), Column("gpu", "GPU"), Column("gpu_uuid", "UUID", width=330),
+         Column("pci_bus_id", "PCI bus"), Column("pid", "Process"), Column("instance", "Agent", width=160, links=[
              to_page()]), Column("Value", "Communicators", "none")], height=7))
 
     made = made.with_row(row("Waiting"))
@@ -82,21 +82,21 @@ def make(w):
     made = made.with_row(row("GPUs as DCGM sees them (where its exporter runs)"))
     made = made.with_panel(curves(
         "SM activity", "Share of time in which a warp runs. Waiting kernels of NCCL count too.", "percentunit",
-        [(dcgm("DCGM_FI_PROF_SM_ACTIVE"), "GPU {{gpu}}")], width=8, low=0, high=1))
+        [(dcgm("DCGM_FI_PROF_SM_ACTIVE"), "GPU {{gpu}}")], none=NO_DCGM, width=8, low=0, high=1))
     made = made.with_panel(curves(
         "SM clock", "A GPU below the others is throttled.", "hertz", [(f"1e6 * {dcgm('DCGM_FI_DEV_SM_CLOCK')}", "GPU {{gpu}}")],
-        width=8, low=0))
+        none=NO_DCGM, width=8, low=0))
     made = made.with_panel(curves(
-        "Temperature", "Of the GPU. Hot ones throttle and come late.", "celsius", [(dcgm("DCGM_FI_DEV_GPU_TEMP"), "GPU {{gpu}}")], width=8))
+        "Temperature", "Of the GPU. Hot ones throttle and come late.", "celsius", [(dcgm("DCGM_FI_DEV_GPU_TEMP"), "GPU {{gpu}}")], none=NO_DCGM, width=8))
     made = made.with_panel(curves(
-        "Power", "A GPU that waits draws less.", "watt", [(dcgm("DCGM_FI_DEV_POWER_USAGE"), "GPU {{gpu}}")], width=8, low=0))
+        "Power", "A GPU that waits draws less.", "watt", [(dcgm("DCGM_FI_DEV_POWER_USAGE"), "GPU {{gpu}}")], none=NO_DCGM, width=8, low=0))
     made = made.with_panel(curves(
         "NVLink and PCIe, sent", "Bytes per second by GPU.", "Bps",
         [(dcgm("DCGM_FI_PROF_NVLINK_TX_BYTES"), "NVLink GPU {{gpu}}"), (dcgm("DCGM_FI_PROF_PCIE_TX_BYTES"), "PCIe GPU {{gpu}}")],
-        width=8, low=0))
+        none=NO_DCGM, width=8, low=0))
     made = made.with_panel(curves(
         "Last XID error", "The driver's error number, 0 where there was none. An XID explains a process that is gone.", "none",
-        [(dcgm("DCGM_FI_DEV_XID_ERRORS"), "GPU {{gpu}}")], width=8, low=0))
+        [(dcgm("DCGM_FI_DEV_XID_ERRORS"), "GPU {{gpu}}")], none=NO_DCGM, width=8, low=0))
     return made
 
 

@@ -11,6 +11,15 @@ SOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 RUNBOOKS = "https://example.org/ncclscope/docs/runbooks"  # a constant of the dashboards: the place of docs/runbooks
 
 GOOD, NOTICE, WARNING, CRITICAL, NEUTRAL = "green", "blue", "orange", "red", "text"
+RANK_SECONDS = "suffix: s/s"  # sums over ranks: as seconds they would be shown as minutes
+NO_DCGM = "no metrics of DCGM's exporter for these GPUs"
+NOTHING = "–"
+MOST_ROWS = 40  # of a heat map: more cannot be read
+SEVERITIES = ((1, "information", NOTICE), (2, "warning", WARNING), (3, "critical", CRITICAL))
+CLASSES = (("process_gone", "process gone", CRITICAL), ("argument_mismatch", "calls differ", CRITICAL),
+           ("rank_never_called", "never called", CRITICAL), ("gpu_never_started", "GPU never started", CRITICAL),
+           ("network_stuck", "network stuck", CRITICAL), ("unknown", "not known: GPU or network", CRITICAL),
+           ("outside_nccl", "outside NCCL", WARNING))
 
 
 # ---- queries
@@ -47,8 +56,11 @@ def described(panel, title, description, unit, width, height):
             .datasource(SOURCE))
 
 
-def curves(title, description, unit, expressions, width=12, height=8, stacked=False, links=(), low=None, high=None):
+def curves(title, description, unit, expressions, width=12, height=8, stacked=False, links=(), low=None, high=None, none=None):
+    """none: what an empty panel says instead of "No data"."""
     panel = described(timeseries.Panel(), title, description, unit, width, height)
+    if none:
+        panel = panel.no_value(none)
     panel = (panel.line_width(1).fill_opacity(40 if stacked else 6).show_points(common.VisibilityMode.AUTO).point_size(4)
              .color_scheme(color(dashboard.FieldColorModeId.PALETTE_CLASSIC))
              .legend(common_builders.VizLegendOptions().show_legend(True).display_mode(common.LegendDisplayMode.LIST)
@@ -83,8 +95,10 @@ def number(title, description, unit, expression, width=4, height=4, steps=((None
     return queries(panel, expression)
 
 
-def bars(title, description, unit, expressions, width=12, height=8, links=(), steps=((None, NOTICE),), low=0):
+def bars(title, description, unit, expressions, width=12, height=8, links=(), steps=((None, NOTICE),), low=0, none=None):
     panel = described(bargauge.Panel(), title, description, unit, width, height)
+    if none:
+        panel = panel.no_value(none)
     panel = (panel.orientation(common.VizOrientation.HORIZONTAL).display_mode(common.BarGaugeDisplayMode.BASIC).min(low)
              .show_unfilled(True).thresholds(thresholds(*steps)).color_scheme(color(dashboard.FieldColorModeId.THRESHOLDS))
              .reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"]).values(False)))
@@ -93,9 +107,16 @@ def bars(title, description, unit, expressions, width=12, height=8, links=(), st
     return queries(panel, expressions)
 
 
-def heat(title, description, unit, expressions, width=12, height=9, low=0, high=None, links=()):
+def worst(series, by, of=None):
+    """The series that were highest at any time in the range shown; `of`: those of the same labels as the highest of that."""
+    return f"{series} and on ({by}) topk({MOST_ROWS}, max_over_time({of or series}[$__range] @ end()))"
+
+
+def heat(title, description, unit, expressions, width=12, height=9, low=0, high=None, links=(), none=None):
     """A heat map: a row for each series, time from left to right, colour for the value."""
     panel = described(statushistory.Panel(), title, description, unit, width, height)
+    if none:
+        panel = panel.no_value(none)
     panel = (panel.show_value(common.VisibilityMode.NEVER).row_height(0.95).col_width(1.0).min(low).line_width(0)
              .fill_opacity(90).color_scheme(color(dashboard.FieldColorModeId.CONTINUOUS_GR_YL_RD))
              .legend(common_builders.VizLegendOptions().show_legend(True).display_mode(common.LegendDisplayMode.LIST)
@@ -119,6 +140,8 @@ class Column:
         out = []
         if self.unit:
             out.append(dashboard.DynamicConfigValue("unit", self.unit))
+            if self.unit.startswith("dateTime"):
+                out.append(dashboard.DynamicConfigValue("custom.align", "left"))
         if self.decimals is not None:
             out.append(dashboard.DynamicConfigValue("decimals", self.decimals))
         if self.width:
@@ -129,6 +152,9 @@ class Column:
             out.append(dashboard.DynamicConfigValue("custom.align", "left"))
         if self.steps:
             out.append(dashboard.DynamicConfigValue("thresholds", thresholds(*self.steps).build()))
+            # What is not known is neither good nor bad; without this it would have the first colour.
+            out.append(dashboard.DynamicConfigValue("mappings", [
+                {"type": "special", "options": {"match": "null+nan", "result": {"text": "–", "color": NEUTRAL, "index": 0}}}]))
         if self.steps or self.texts:
             out.append(dashboard.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
             out.append(dashboard.DynamicConfigValue("color", {"mode": "thresholds"}))
@@ -137,11 +163,11 @@ class Column:
         return out
 
 
-def listing(title, description, expressions, columns, width=24, height=8, sort=None):
-    """A table of the newest values. Rows of several expressions with equal labels become one; a bare metric has its name as a
+def listing(title, description, expressions, columns, width=24, height=8, sort=None, none=NOTHING):
+    """A table of the newest values; `none` is what an empty one says. Rows of several expressions with equal labels become one; a bare metric has its name as a
     label too, so aggregate. Labels are text, also where they look like numbers; columns of values have units."""
     panel = described(table.Panel(), title, description, "string", width, height)
-    panel = queries(panel.show_header(True).cell_height(common.TableCellHeight.SM).min_width(60).no_value("–"),
+    panel = queries(panel.show_header(True).cell_height(common.TableCellHeight.SM).min_width(60).no_value(none),
                     [(e, "") for e in expressions], instant=True)
     if len(expressions) > 1:
         panel = panel.with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))
@@ -152,11 +178,30 @@ def listing(title, description, expressions, columns, width=24, height=8, sort=N
         "excludeByName": {}}))
     for column in columns:
         properties = column.properties()
+        if none != NOTHING:
+            properties.append(dashboard.DynamicConfigValue("noValue", NOTHING))
         if properties:
             panel = panel.override_by_name(column.name, properties)
     if sort:
         panel = panel.sort_by([common_builders.TableSortByFieldState().display_name(sort).desc(True)])
     return panel
+
+
+def alerts(title, description, selectors, columns, width=24, height=8):
+    """A table of the alerts that fire for any of the selectors, the gravest first, with the time of each."""
+    named = 'alertname=~"Ncclscope.*"'
+
+    def times(value, more=""):
+        """`value` (a piece of an expression) before the start of each such alert, with the alert's labels."""
+        started = " or ".join(f"{value}(ALERTS_FOR_STATE{{{named}, {selector}{more}}})" for selector in selectors)
+        return f'(({started}) and ignoring (alertstate) ALERTS{{{named}, alertstate="firing"}})'
+    gravity = " or ".join(times(f"{value} + 0 * ", f', severity="{severity}"')
+                          for value, severity in ((3, "critical"), (2, "warning"), (1, "info")))
+    return listing(
+        title, description, [gravity, times("1000 * ")],
+        [Column("alertname", "Alert", links=[to_runbook()], width=260), Column("Value #A", "Severity", texts=SEVERITIES, width=95),
+         Column("Value #B", "Since", "dateTimeAsIsoNoDateIfToday", width=150), *columns], width=width, height=height, sort="Severity",
+        none="no alert fires")
 
 
 def row(title):

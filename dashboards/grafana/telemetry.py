@@ -35,8 +35,10 @@ def make(w):
         "Unbalanced books", "Processes of which something was lost that nobody counted. Zero, or there is a bug.", "none",
         f"count(ncclscope_plugin_books_balanced{{{PROCESS}}} == 0) or vector(0)", steps=((None, GOOD), (1, CRITICAL))))
     made = made.with_panel(number(
-        "Highest overhead", "Share of time the plugin spends on threads of NCCL and of the application, the process with most.", "percentunit",
-        f"max(ncclscope_plugin_overhead_ratio{{{PROCESS}}})", decimals=3, steps=((None, GOOD), (0.001, WARNING)),
+        "Overhead of budget", """Time the plugin spends on threads of NCCL and of the application, divided by what its user allowed it (0.1 %
+        of wall time unless set otherwise), the process with most.""", "percentunit",
+        f"max(ncclscope_plugin_overhead_ratio{{{PROCESS}}} / ncclscope_plugin_overhead_budget_ratio)", decimals=0,
+        steps=((None, GOOD), (1, WARNING)),
         links=[to_runbook("Runbook: plugin overhead", "NcclscopePluginOverhead")]))
     made = made.with_panel(number(
         "Series of jobs", "Over all agents; see the limits below.", "none", "sum(ncclscope_agent_series)"))
@@ -66,14 +68,17 @@ def make(w):
          f"max by (cluster, job_id, instance, pid) (ncclscope_plugin_records_lost_total{{{PROCESS}}})",
          f"max by (cluster, job_id, instance, pid) (ncclscope_plugin_books_balanced{{{PROCESS}}})",
          f"max by (cluster, job_id, instance, pid) (ncclscope_plugin_overhead_ratio{{{PROCESS}}})",
+         f"""max by (cluster, job_id, instance, pid) (ncclscope_plugin_overhead_ratio{{{PROCESS}}}
+            / ncclscope_plugin_overhead_budget_ratio)""",
          f"max by (cluster, job_id, instance, pid) (ncclscope_plugin_governor_level{{{PROCESS}}})"],
-        [Column("cluster", "Cluster"), Column("job_id", "Job", links=[to_job]), Column("instance", "Agent"), Column("pid", "Process"),
+        [Column("cluster", "Cluster"), Column("job_id", "Job", links=[to_job]), Column("instance", "Agent", width=160), Column("pid", "Process"),
          Column("version", "Plugin"), Column("nccl_version", "NCCL"), Column("interface", "Interface"),
          Column("Value #B", "Seen", "none"), Column("Value #C", "Dropped", "none", ((None, GOOD), (1, WARNING))),
          Column("Value #D", "Lost", "none", ((None, GOOD), (1, WARNING))),
          Column("Value #E", "Books", texts=((1, "balanced", GOOD), (0, "do not balance", CRITICAL))),
-         Column("Value #F", "Overhead", "percentunit", ((None, GOOD), (0.001, WARNING)), decimals=3),
-         Column("Value #G", "Governor", "none", ((None, GOOD), (1, NOTICE), (2, WARNING)))], height=8))
+         Column("Value #F", "Overhead", "percentunit", decimals=3),
+         Column("Value #G", "Of budget", "percentunit", ((None, GOOD), (1, WARNING)), decimals=0),
+         Column("Value #H", "Governor", "none", ((None, GOOD), (1, NOTICE), (2, WARNING)))], height=8))
 
     made = made.with_row(row("What it costs the jobs"))
     made = made.with_panel(curves(

@@ -17,12 +17,12 @@ import check_rules  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "dashboards" / "grafana"
 # Not ours: what Prometheus writes itself, and what DCGM's exporter says.
-PROMETHEUS = {"up", "ALERTS"}
+PROMETHEUS = {"up", "ALERTS", "ALERTS_FOR_STATE"}
 DCGM = {"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_XID_ERRORS",
         "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_SM_ACTIVE"}
 UIDS = {"cluster": "ncclscope-cluster", "job": "ncclscope-job", "communicator": "ncclscope-communicator", "node": "ncclscope-node",
         "compare": "ncclscope-compare", "telemetry": "ncclscope-telemetry"}
-SERIES = re.compile(r"(?:[a-z]+:)?ncclscope_\w+(?::\w+)?|DCGM_\w+|ALERTS|\bup\b")
+SERIES = re.compile(r"(?:[a-z]+:)?ncclscope_\w+(?::\w+)?|DCGM_\w+|ALERTS\w*|\bup\b")
 VARIABLE = re.compile(r"\$(?:{(\w+)[^}]*}|([A-Za-z_]\w*))")
 
 

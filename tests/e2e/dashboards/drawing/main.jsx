@@ -131,12 +131,12 @@ const DRAW = { stat: Stat, bargauge: Bars, statushistory: HeatMap, "status-histo
 
 function Body({ frames, panel, width, height, job }) {
   if (panel.type === "timeseries") {
-    if (!frames.length) return <div style={{ padding: 8 }}>No data</div>;
+    if (!frames.length) return <div style={{ padding: 8 }}>{panel.fieldConfig.defaults.noValue || "No data"}</div>;
     return <TimeSeries frames={frames} width={width} height={height} timeZone="utc" legend={panel.options.legend} options={panel.options}
       timeRange={{ from: dateTime(job.from * 1000), to: dateTime(job.to * 1000), raw: { from: "now-1h", to: "now" } }} />;
   }
   if (panel.type === "table") {
-    if (!frames[0]?.length) return <div style={{ padding: 8 }}>No data</div>;
+    if (!frames[0]?.length) return <div style={{ padding: 8 }}>{panel.fieldConfig.defaults.noValue || "No data"}</div>;
     return <Table data={frames[0]} width={width} height={height} showHeader cellHeight="sm" />;
   }
   const Draw = DRAW[panel.type];
