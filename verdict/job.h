@@ -95,7 +95,9 @@ struct GpuRates {
   /// In Recv and in collectives that do not synchronise all ranks (Broadcast, ...): who is behind a
   /// late one in a ring waits there, too.
   double other_seconds = 0;
-  double queue_seconds = 0;  // GPU start - enqueue; exactly 0 = not known
+  double queue_seconds = 0;     // GPU start - enqueue, over queue_operations
+  double queue_operations = 0;  // per second, those of which it is known
+  double calls = 0;             // collectives that were enqueued, per second
   NetworkRates send, receive;
 };
 

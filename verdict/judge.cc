@@ -95,6 +95,8 @@ std::string_view name(Reason reason) {
       return "host";
     case Reason::kGpu:
       return "gpu";
+    case Reason::kEither:
+      return "host or gpu";
   }
   return "";
 }
@@ -286,10 +288,12 @@ Finding Judge::late_finding(const std::vector<std::uint32_t>& gpus, double thres
     finding.communicator = worst->communicator;
     finding.collective = worst->collective;
   }
-  if (finding.queue_seconds != 0) {
-    finding.reason = finding.queue_seconds < thresholds::kQueueShare * finding.seconds
-                         ? Reason::kHost
-                         : Reason::kGpu;
+  if (const std::optional<double> excess = last.queue_excess[gpus.front()]; excess) {
+    const double least = thresholds::kQueueShare * last.lag[gpus.front()];
+    finding.queue_excess = *excess;
+    finding.reason = *excess < -least  ? Reason::kHost
+                     : *excess > least ? Reason::kGpu
+                                       : Reason::kEither;
   }
   return finding;
 }

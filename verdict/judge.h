@@ -49,7 +49,7 @@ enum class Confidence : std::uint8_t {
 [[nodiscard]] std::string_view name(Confidence confidence);
 
 /// Why a GPU is late.
-enum class Reason : std::uint8_t { kUnknown, kHost, kGpu };
+enum class Reason : std::uint8_t { kUnknown, kHost, kGpu, kEither };
 [[nodiscard]] std::string_view name(Reason reason);
 
 struct Finding {
@@ -66,7 +66,8 @@ struct Finding {
   /// second; of several, the most.
   double seconds = 0;
   double wait_seconds = 0;       // late: what it waits itself, per second
-  double queue_seconds = 0;      // late: of its queue, per second
+  double queue_seconds = 0;      // late: its queue, per second
+  double queue_excess = 0;       // late: longer than the median GPU's queue, per second
   double threshold_seconds = 0;  // hang: from here on; late: per second
   double share = 0;              // slow transfer: of its baseline; link: times the median
   double observed_seconds = 0;   // seen in windows running, of so long together

@@ -166,12 +166,15 @@ std::string worst_text(const Job& job, const Finding& f) {
 std::string reason_text(const Finding& f) {
   switch (f.reason) {
     case Reason::kHost:
-      return "late on the host (data loader, Python, CPU): its operations start as soon as they "
-             "are "
-             "called.";
+      return "late on the host (data loader, Python, CPU): its operations queue for less time than "
+             "the others' (" +
+             describe_seconds(-f.queue_excess) + " per second).";
     case Reason::kGpu:
-      return "its GPU was still computing when the operation was called (" +
-             describe_seconds(f.queue_seconds) + " per second in the queue).";
+      return "its GPU was still computing when the operation was called: its operations queue for "
+             "longer than the others' (" +
+             describe_seconds(f.queue_excess) + " per second).";
+    case Reason::kEither:
+      return "host or GPU cannot be told, its operations queue for as long as the others'.";
     case Reason::kUnknown:
       return "host or GPU is not known, its clocks could not be matched.";
   }

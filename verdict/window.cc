@@ -362,6 +362,22 @@ const CommunicatorTiming* WindowResult::worst(const Job& job, std::uint32_t gpu)
   return found;
 }
 
+/// See WindowResult::queue_excess.
+std::vector<std::optional<double>> queue_excess(const Window& window) {
+  const auto mean = [](const GpuRates& gpu) { return gpu.queue_seconds / gpu.queue_operations; };
+  std::vector<double> means;
+  for (const GpuRates& gpu : window.gpus) {
+    if (gpu.queue_operations > 0) means.push_back(mean(gpu));
+  }
+  const double middle = means.empty() ? 0 : quantile(0.5, std::move(means));
+  std::vector<std::optional<double>> out;
+  for (const GpuRates& gpu : window.gpus) {
+    out.emplace_back();
+    if (gpu.queue_operations > 0) out.back() = (mean(gpu) - middle) * gpu.calls;
+  }
+  return out;
+}
+
 WindowResult evaluate(const Job& job, const Window& window, const WindowOptions& options) {
   WindowResult result;
   result.seconds = window.seconds;
@@ -379,6 +395,8 @@ WindowResult evaluate(const Job& job, const Window& window, const WindowOptions&
   result.send.resize(job.gpus.size());
   result.receive.resize(job.gpus.size());
   result.queue.resize(job.gpus.size(), 0);
+  result.queue_excess = queue_excess(window);
+  result.queue_excess.resize(job.gpus.size());
   find_late(job, options, result);
   result.slow_send = outliers(window, &GpuRates::send);
   result.slow_receive = outliers(window, &GpuRates::receive);

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,10 @@ struct WindowResult {
   /// For whom it waits in collectives, and what it costs the others there. Shown, not judged by.
   std::vector<double> wait, caused;
   std::vector<double> queue;
+  /// By how much longer its operations queue than the median GPU's: hosts run ahead of their GPUs,
+  /// so operations queue everywhere, but who calls late lets the others' queue behind the one that
+  /// waits for it, and who computes longer starts its own late. Empty: not known.
+  std::vector<std::optional<double>> queue_excess;
   std::vector<NetworkRates> send, receive;
   std::vector<char> judged;  // all its collectives can be compared
   std::vector<char> late;    // by this window alone

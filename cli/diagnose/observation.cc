@@ -347,15 +347,20 @@ class Rates {
   }
 
   void add_queues(const v1::JobSnapshot& first, const v1::JobSnapshot& last) {
-    std::map<std::pair<std::string, std::int32_t>, double> before;
-    for (const v1::RankProgress& p : first.progress())
-      before[{p.comm(), p.rank()}] += p.queue_seconds();
+    std::map<std::pair<std::string, std::int32_t>, const v1::RankProgress*> before;
+    for (const v1::RankProgress& p : first.progress()) before[{p.comm(), p.rank()}] = &p;
     for (const v1::RankProgress& p : last.progress()) {
       const std::uint32_t member = places_.member(printable(p.comm()), *node_, p.rank());
       const auto at = before.find({p.comm(), p.rank()});
       if (member == kNone || at == before.end()) continue;
-      out_.gpus[now_.job.members[member].gpu].queue_seconds +=
-          std::max(0.0, p.queue_seconds() - at->second) / seconds_;
+      const v1::RankProgress& old = *at->second;
+      const auto per_second = [&](auto from, auto to) {
+        return to < from ? 0.0 : static_cast<double>(to - from) / seconds_;
+      };
+      verdict::GpuRates& gpu = out_.gpus[now_.job.members[member].gpu];
+      gpu.queue_seconds += per_second(old.queue_seconds(), p.queue_seconds());
+      gpu.queue_operations += per_second(old.queue_operations(), p.queue_operations());
+      gpu.calls += per_second(old.collectives_enqueued(), p.collectives_enqueued());
     }
   }
 

@@ -190,6 +190,8 @@ Scrape Agents::scrape(double seconds) {
   const std::size_t gpus = job_.gpus.size();
   scrape.other_seconds.assign(gpus, 0);
   scrape.queue_seconds.assign(gpus, 0);
+  scrape.queue_operations.assign(gpus, 0);
+  scrape.calls.assign(gpus, 0);
   scrape.coverage.assign(job_.communicators.size(), 1);
   for (Node& node : nodes_) {
     const agent::SnapshotPtr snapshot = node.rig->snapshot();
@@ -200,7 +202,10 @@ Scrape Agents::scrape(double seconds) {
         for (const auto& r : c.ranks) {
           const auto member = members_.find({c.comm, r.rank});
           if (member == members_.end()) continue;
-          scrape.queue_seconds[job_.members[member->second].gpu] += r.queue_seconds;
+          const std::uint32_t gpu = job_.members[member->second].gpu;
+          scrape.queue_seconds[gpu] += r.queue_seconds;
+          scrape.queue_operations[gpu] += static_cast<double>(r.queue_operations);
+          scrape.calls[gpu] += static_cast<double>(r.collectives_enqueued);
           if (r.seen > 0) {
             double& coverage = scrape.coverage[found->second];
             coverage =
@@ -250,6 +255,8 @@ verdict::Window Agents::window(const Scrape& before, const Scrape& after) const 
     verdict::GpuRates rates;
     rates.other_seconds = change(before.other_seconds[gpu], after.other_seconds[gpu]);
     rates.queue_seconds = change(before.queue_seconds[gpu], after.queue_seconds[gpu]);
+    rates.queue_operations = change(before.queue_operations[gpu], after.queue_operations[gpu]);
+    rates.calls = change(before.calls[gpu], after.calls[gpu]);
     window.gpus.push_back(rates);
   }
   window.coverage = after.coverage;

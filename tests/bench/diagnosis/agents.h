@@ -33,8 +33,10 @@ struct Scrape {
   double seconds = 0;  // when
   std::map<Key, Sums> collectives;
   std::vector<double> other_seconds;  // by GPU
-  std::vector<double> queue_seconds;  // by GPU
-  std::vector<double> coverage;       // by communicator
+  std::vector<double> queue_seconds;  // by GPU, this and what follows
+  std::vector<double> queue_operations;
+  std::vector<double> calls;
+  std::vector<double> coverage;  // by communicator
 };
 
 /// Who is in a job: as agents would tell it.

@@ -51,15 +51,29 @@ TEST(Judge, TellsHostFromGpuByTheQueue) {
   const Job job = ddp_job(2, 2);
   Window window = even_window(job);
   make_late(job, window, 0, 2, 0.3);
-  window.gpus[2].queue_seconds = 0.002;
-  EXPECT_EQ(after(job, 3, window)[0].reason, Reason::kHost);
-  window.gpus[2].queue_seconds = 0.25;
-  const std::vector<Finding> found = after(job, 3, window);
-  EXPECT_EQ(found[0].reason, Reason::kGpu);
-  EXPECT_THAT(
-      explanation(job, found[0]),
-      ::testing::EndsWith("Reason: its GPU was still computing when the operation was called "
-                          "(250 ms per second in the queue)."));
+  // Hosts run ahead: everybody's operations queue, those of who calls late for less time.
+  const auto told_with = [&](double seconds) {
+    for (GpuRates& gpu : window.gpus) {
+      gpu.queue_operations = gpu.calls = 10;
+      gpu.queue_seconds = 6.9;
+    }
+    window.gpus[2].queue_seconds = seconds;
+    return after(job, 3, window)[0];
+  };
+  EXPECT_EQ(told_with(2.6).reason, Reason::kHost);
+  EXPECT_THAT(explanation(job, told_with(2.6)),
+              ::testing::EndsWith("Reason: late on the host (data loader, Python, CPU): its "
+                                  "operations queue for less time than the others' (4.3 s per "
+                                  "second)."));
+  EXPECT_EQ(told_with(6.91).reason, Reason::kEither);
+  EXPECT_EQ(told_with(7.15).reason, Reason::kGpu);
+  EXPECT_THAT(explanation(job, told_with(7.15)),
+              ::testing::EndsWith("Reason: its GPU was still computing when the operation was "
+                                  "called: its operations queue for longer than the others' (250 "
+                                  "ms per second)."));
+  // Some of it is known of the median only.
+  window.gpus[2].queue_operations = 0;
+  EXPECT_EQ(after(job, 3, window)[0].reason, Reason::kUnknown);
 }
 
 TEST(Judge, SaysSoonerWithLessConfidenceIfAsked) {
