@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/agents.h"
 
+#include <grpc/grpc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,6 +133,7 @@ std::string explain(std::string_view address, const grpc::Status& status) {
 
 Agent::Agent(std::string address, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
     : address_(std::move(address)) {
+  keep_grpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(
       -1);  // snapshots of busy nodes are larger than the default of 4 MiB
@@ -154,6 +156,14 @@ bool Agent::node(std::string& name) const {
   if (!call(&v1::AgentService::Stub::GetSnapshot, request, response)) return false;
   name = printable(response.node());
   return true;
+}
+
+void keep_grpc() {
+  static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
+  (void)kept;
 }
 
 std::vector<Agent> connect(const AgentOptions& options) {
@@ -180,6 +190,7 @@ std::shared_ptr<grpc::Channel> open_channel(const AgentOptions& options) {
   if (options.addresses.size() != 1)
     throw CLI::ValidationError("--agent", "exactly one agent is wanted here");
   const std::string& address = options.addresses.front();
+  keep_grpc();
   return grpc::CreateChannel(target_of(address), is_local(address)
                                                      ? grpc::InsecureChannelCredentials()
                                                      : network_credentials(options));

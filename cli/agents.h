@@ -76,4 +76,8 @@ class Agent {
 /// --ca.
 [[nodiscard]] std::vector<Agent> connect(const AgentOptions& options);
 
+/// gRPC is kept to the end of the process: its last user would join a thread of its that may be in
+/// a wait of ten seconds, and a command that has done its work would end as much later.
+void keep_grpc();
+
 }  // namespace ncclscope::cli

@@ -46,6 +46,7 @@ grpc::Status call(const JobOptions& options,
                   grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&,
                                                                Response*),
                   const Request& request, Response& response) {
+  keep_grpc();
   const auto stub = v1::JobService::NewStub(
       grpc::CreateChannel(target_of(options.agent), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;

@@ -14,6 +14,7 @@
 #include "agent/api/agent_service.h"
 #include "agent/api/ingest_service.h"
 #include "agent/api/job_service.h"
+#include "agent/api/keep_grpc.h"
 #include "agent/api/peers.h"
 #include "agent/api/unix_listener.h"
 #include "proto/wire/frame.h"
@@ -70,6 +71,7 @@ class GrpcApiServer final : public ApiServer {
     if (!listener.ok()) return listener.status();
     listener_ = std::move(listener).value();
 
+    keep_grpc();
     grpc::ResourceQuota quota("ncclscope-api");
     quota.SetMaxThreads(options.max_threads);
     grpc::ServerBuilder builder;

@@ -24,6 +24,7 @@
 #include "agent/api/access_list.h"
 #include "agent/api/agent_service.h"
 #include "agent/api/ingest_service.h"
+#include "agent/api/keep_grpc.h"
 #include "agent/api/peers.h"
 #include "agent/base/log.h"
 #include "agent/base/scoped_fd.h"
@@ -117,6 +118,7 @@ class Generation {
                                    : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
     tls.pem_root_certs = material.client_ca;
     tls.pem_key_cert_pairs.push_back({material.key, material.certificate});
+    keep_grpc();
     grpc::ResourceQuota quota("ncclscope-network-api");
     quota.SetMaxThreads(options.max_threads);
     grpc::ServerBuilder builder;

@@ -28,6 +28,7 @@ JOB = "4711"
 CLUSTER = "testcluster"
 PLUGIN = "libnccl-profiler-ncclscope.so"
 DEADLINE_S = 40
+END_LIMIT_S = 7  # of an agent
 SKIPPED_STATUS = 77  # CTest's SKIP_RETURN_CODE
 
 
@@ -216,16 +217,16 @@ class Agent:
         self.process.wait()
 
     def terminate(self):
-        """A clean end within two seconds is part of what is tested."""
+        """A clean end is part of what is tested, and that it does not take long, also on busy cores."""
         if self.process is None or self.process.poll() is not None:
             return
         self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
         try:
-            code = self.process.wait(timeout=10)
+            code = self.process.wait(timeout=END_LIMIT_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise Failure(f"{self.node}: the agent did not end within 10 s of SIGTERM") from None
+            raise Failure(f"{self.node}: the agent did not end within {END_LIMIT_S} s of SIGTERM") from None
         require(code == 0, f"{self.node}: the agent ended with {code}: {self.log()}")
         require(not self.socket.exists(), f"{self.node}: the agent left {self.socket} behind")
 
