@@ -54,6 +54,15 @@ PROCESS_SELECTOR = "{cluster=%q,job_id=%q,instance=%q,pid=%q}"
 GPU = ("cluster", "job_id", "node", "gpu")
 GPU_SELECTOR = "{cluster=%q,job_id=%q,node=%q,gpu=%q}"
 GPU_ARGUMENTS = "$labels.cluster $labels.job_id $labels.node $labels.gpu"
+
+
+def since_culprit(*labels):
+    """Recorded beside the verdict; groups are evaluated side by side, so it may not be there yet when the alert fires first."""
+    selector = ",".join(f"{label}=%q" for label in labels)
+    return lookup(f"floor(min(gpu:ncclscope_culprit_timestamp_seconds:min{{{selector}}}) or on () "
+                  "vector(time() - @two_windows_seconds@))", *labels)
+
+
 # Mean time between enqueue and GPU start, over the operations of which it is known: of all GPUs of the job, and of this one.
 JOB = "cluster=%[1]q,job_id=%[2]q"
 QUEUE = (f"(sum by (instance, gpu) (rate(ncclscope_rank_queue_seconds_total{{{JOB},comm!='other'}}[@window@])) / "
@@ -72,10 +81,9 @@ TEXTS = {
     # The alert began when nobody had called for so long.
     "since_outside": lookup("floor((ALERTS_FOR_STATE{alertname='NcclscopeJobOutsideNccl',cluster=%q,job_id=%q,class=%q} or on () "
                             "vector(time())) - @outside_for_seconds@)", "cluster", "job_id", "class"),
-    "since_culprit": lookup("floor(gpu:ncclscope_culprit_timestamp_seconds:min" + GPU_SELECTOR + ")", *GPU),
-    "since_culprit_node": lookup(
-        "floor(min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q,node=%q}))", *GPU[:3]),
-    "since_culprit_job": lookup("floor(min(gpu:ncclscope_culprit_timestamp_seconds:min{cluster=%q,job_id=%q}))", *GPU[:2]),
+    "since_culprit": since_culprit(*GPU),
+    "since_culprit_node": since_culprit(*GPU[:3]),
+    "since_culprit_job": since_culprit(*GPU[:2]),
     "worst_communicator": lookup(
         "topk(1, rank:ncclscope_caused_seconds:rate@window@" + GPU_SELECTOR +
         " * on (cluster, job_id, comm) group_left (comm_name) comm:ncclscope_communicator_info:topk)", *GPU,

@@ -300,6 +300,9 @@ def expect(monitoring, cases, extra=()):
             wanted.remove((job, alert))
             description = notification.get("annotations", {}).get("description", "")
             print(f"{time.monotonic() - begin:5.1f} s {job}: {alert.name}: {description}", flush=True)
+            for text in notification.get("annotations", {}).values():
+                # What a query did not find is an empty word, a value that is missing is "<no value>".
+                require(not re.search(r"  |since or|\( ?[,)]|<no value>|%!", text), f"{job}: something is missing in: {text}")
             for piece in alert.told:
                 require(piece in description, f"{job}: '{piece}' is not in: {description}")
             if alert.severity != "info":
