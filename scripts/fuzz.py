@@ -4,7 +4,7 @@
 
   fuzz.py [--build build/fuzz] [--seconds N] [--runs N] [--json FILE]
 
-Each fuzzer begins with its seeds of tests/fuzz/corpus/<name>; what it finds of interest grows in the build folder. It
+Each fuzzer begins with its seeds of tests/fuzz/corpus/<name>, that of frames with the golden ones of tests/data/frames; what it finds of interest grows in the build folder. It
 ends after N seconds or N runs, whichever comes first. Findings stay in <build>/findings and end the script with 1.
 """
 import argparse
@@ -20,8 +20,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def seeds(name: str) -> list[pathlib.Path]:
     short = name.removeprefix("ncclscope_")
-    places = [short, short.removesuffix("_fuzzer")]
-    return [p for p in (ROOT / "tests/fuzz/corpus" / place for place in places) if p.is_dir()]
+    places = [ROOT / "tests/fuzz/corpus" / place for place in (short, short.removesuffix("_fuzzer"))]
+    if short == "frame_fuzzer":
+        places.append(ROOT / "tests/data/frames")
+    return [p for p in places if p.is_dir()]
 
 
 def run(fuzzer: pathlib.Path, build: pathlib.Path, seconds: int, runs: int | None) -> dict:

@@ -63,6 +63,16 @@ Packet framed(Input& in) {
   return Packet(packet.begin(), packet.end());
 }
 
+/// Variables are NCCL's, and no more and no longer than they may be.
+bool is_bounded(const ncclscope::agent::ProcessEnvironment& environment) {
+  const auto fits = [](const auto& variable) {
+    return variable.first.starts_with("NCCL_") &&
+           variable.first.size() + 1 + variable.second.size() <= wire::kMaxVariableBytes;
+  };
+  return environment.variables.size() <= wire::kMaxVariables &&
+         std::all_of(environment.variables.begin(), environment.variables.end(), fits);
+}
+
 constexpr std::int64_t kVictim = 1;  // a uid that the input cannot have
 
 /// The polite session.
@@ -163,6 +173,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto& job : snapshot->jobs) {
     for (const auto& process : job.processes) {
       if (process.records_received > process.highest_index) abort();
+      if (process.environment != nullptr && !is_bounded(*process.environment)) abort();
     }
   }
   return 0;
