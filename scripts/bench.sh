@@ -56,6 +56,14 @@ if [[ -z "$filter" || report_bench =~ $filter ]]; then
   scripts/fetch-echarts.sh >&2 || code=1
   /usr/bin/python3 tests/bench/report/report_bench.py --build build/release --out "$results/report_bench.json" >&2 || code=1
 fi
+if [[ -z "$filter" || health_bars =~ $filter ]]; then
+  echo "bench.sh: health_bars" >&2
+  /usr/bin/python3 tests/bench/health_bars.py --build build/release --out "$results/health_bars.json" || code=1
+fi
+if [[ -z "$filter" || rules_cost =~ $filter ]]; then
+  echo "bench.sh: rules_cost" >&2
+  /usr/bin/python3 tests/bench/rules_cost.py --out "$results/rules_cost.json" >&2 || code=1
+fi
 if [ -n "$json" ]; then
   /usr/bin/python3 scripts/bench_bars.py ${filter:+--partial} "$results" | tee "$json" || code=1
 else
