@@ -33,6 +33,12 @@ std::string_view timing_name(std::string_view inspector) {
   return inspector;
 }
 
+/// Our plugin says in its lines whose they are; archives tell its version alone.
+std::string_view plugin_version(std::string_view git_rev) {
+  constexpr std::string_view kOurs = "ncclscope-";
+  return git_rev.starts_with(kOurs) ? git_rev.substr(kOurs.size()) : git_rev;
+}
+
 /// Sizes of these are per rank; nccl-tests counts the whole.
 bool size_is_per_rank(std::string_view operation) {
   return operation == "AllGather" || operation == "ReduceScatter" || operation == "AllGatherV" ||
@@ -165,7 +171,7 @@ class InspectorStream : public OperationStream {
       texts.name = pool_.intern(context->comm_name);
       texts.communication_class =
           pool_.intern(communication_class(context->n_ranks, context->nnodes));
-      texts.version = pool_.intern(context->git_rev);
+      texts.version = pool_.intern(plugin_version(context->git_rev));
     }
     last_context_ = context;
     last_texts_ = &texts;

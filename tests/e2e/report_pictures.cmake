@@ -10,9 +10,11 @@ foreach(scenario page compare)
   set_tests_properties(report_${scenario} PROPERTIES LABELS e2e TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77)
 endforeach()
 
-add_test(NAME report_archive_paths
-  COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/e2e/report/archives.py --build ${CMAKE_BINARY_DIR} paths)
-set_tests_properties(report_archive_paths PROPERTIES LABELS e2e TIMEOUT 300 PROCESSORS 2 SKIP_RETURN_CODE 77)
+foreach(scenario paths both)
+  add_test(NAME report_archive_${scenario}
+    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/e2e/report/archives.py --build ${CMAKE_BINARY_DIR} ${scenario})
+  set_tests_properties(report_archive_${scenario} PROPERTIES LABELS e2e TIMEOUT 300 PROCESSORS 2 SKIP_RETURN_CODE 77)
+endforeach()
 
 foreach(scenario csv prometheus)
   add_test(NAME report_throughput_${scenario}

@@ -6,6 +6,8 @@
 
 paths: two nodes; who used the network is told by communicator, and nobody else's; every statistic is what pandas makes of the
 rows. The same job with the ranks of both nodes on one agent: NCCL takes one node for two, and the report says so.
+
+both: the plugin writes Inspector's lines, too; a report of them is one of the archives.
 """
 import csv
 import json
@@ -21,14 +23,14 @@ from support import PLUGIN, ROOT, Agent, Job, Skipped, require, run_scenarios, r
 NODES, GPUS = 2, 2
 
 
-def kept_job(build, folder, nodes, sockets_of):
+def kept_job(build, folder, nodes, sockets_of, environment=()):
     """The archives of a job on agents of `nodes` nodes. sockets_of(agents): the socket of each emulated node."""
     folder.mkdir()
     agents = [Agent(build, folder, f"node{n}", ["--archive-directory", folder / f"node{n}" / "archive", "--archive-flush-seconds", "1"])
               for n in range(nodes)]
     with running(agents):
         job = Job(build, NODES, GPUS, "megatron:tp=2,dp=2", 25, plugin=PLUGIN, sockets=sockets_of(agents), compute_ms=5,
-                  env=["NCCLSCOPE_OVERHEAD_BUDGET=1", "NCCLSCOPE_DETAIL=full"])
+                  env=["NCCLSCOPE_OVERHEAD_BUDGET=1", "NCCLSCOPE_DETAIL=full", *environment])
         operations = job.wait()["operations"]
         wait_until("all records", lambda: sum(p["operations_received"] for a in agents for p in a.books()) == operations)
     return [agent.folder / "archive" for agent in agents], operations
@@ -93,5 +95,36 @@ def paths(build, folder):
     require("communicators, such as " in text and "have ranks on one node that NCCL takes for several nodes." in text, text)
 
 
+def both(build, folder):
+    """One job that leaves Inspector's lines and archives: the same operations with the same numbers, and nothing has changed."""
+    archives, operations = kept_job(build, folder / "job", NODES, lambda agents: [a.socket for a in agents],
+                                    [f"NCCL_INSPECTOR_DUMP_DIR={folder}/nccl-inspector-4711", "NCCLSCOPE_INSPECTOR_FORMAT=v4.2",
+                                     "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0"])
+    report(build, folder / "lines", folder / "nccl-inspector-4711")
+    report(build, folder / "kept", *archives)
+    check_statistics(folder / "lines", operations)
+    import numpy
+    import pandas
+    key = ["communicator", "rank", "collective", "sequence"]
+    lines, kept = (pandas.read_parquet(folder / name / "operations").sort_values(key).reset_index(drop=True) for name in ("lines", "kept"))
+    for column in (*key, "ranks", "nodes", "communication_class", "communicator_name", "algorithm", "protocol", "bytes", "rank_bytes",
+                   "plugin_version"):
+        require((lines[column] == kept[column]).all(), f"{column} differs between lines and archive")
+    # Lines have whole microseconds, and bandwidths of six decimals of GB/s.
+    require((lines["seconds"] - kept["seconds"]).abs().max() <= 1e-6, "times differ between lines and archive")
+    for column in ("algbw", "busbw"):
+        # An algorithm bandwidth that rounds to 0 there counts as none, and then there is no bus bandwidth either.
+        off = ~numpy.isclose(lines[column].fillna(0), kept[column], rtol=1e-9, atol=1001)
+        require(not off.any(), f"{column} differs between lines and archive: {lines[off].head(3).to_dict('records')}, "
+                               f"{kept[off].head(3).to_dict('records')}")
+    out = folder / "difference"
+    result = subprocess.run([build.command_line, "report", "--compare", folder / "lines", folder / "kept", "--output", out, "--no-pictures"],
+                            capture_output=True, text=True, timeout=120, check=False)
+    require(result.returncode == 0 and "Nothing changed" in result.stdout, f"a job against itself: {result.stdout}{result.stderr}")
+    shapes = json.loads((out / "compare.json").read_text())["shapes"]
+    bulk = [s for s in shapes if s["bytes"] > 1000]
+    require(bulk and all(s["operations_a"] == s["operations_b"] > 0 for s in bulk), f"shapes {shapes}")
+
+
 if __name__ == "__main__":
-    sys.exit(run_scenarios(__doc__, [paths]))
+    sys.exit(run_scenarios(__doc__, [paths, both]))
