@@ -110,8 +110,65 @@ def uncovered_rules(rules, alerts, tests):
     return sorted(set(uses) - reached)
 
 
-def findings(rules, alerts, metrics, runbooks, tests):
-    """rules, alerts: lists of rules. runbooks: {name: text}. tests: {name: [cases]}."""
+ACTION = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.S)
+
+
+def can_say(template, said):
+    """Whether a template can come to these words: its text, one branch of each choice, anything for a value and for a loop."""
+    pieces = ACTION.split(template)  # text, action, text, ...
+
+    def after_text(text, places):
+        words = r"\s*".join(re.escape(word) for word in text.split())
+        words = re.sub(r"(?<![\w.])\d+[smhdw]\b", r"\\d+[smhdw]", words)  # windows are a site's own
+        expression = re.compile(rf"\s*{words}\s*")
+        return {match.end() for match in (expression.match(said, place) for place in places) if match}
+
+    def anything(places):
+        return set(range(min(places), len(said) + 1)) if places else set()
+
+    def walk(at, places):
+        """From the text `at` on to the end, or to the action that ends this branch: (places in `said`, where, that action)."""
+        places = after_text(pieces[at], places)
+        at += 1
+        while at < len(pieces):
+            word = pieces[at].split(" ", 1)[0]
+            if word in ("else", "end"):
+                return places, at, pieces[at]
+            if word in ("if", "with", "range"):
+                before = anything(places) if word == "range" else places
+                reached, ended = set(before), ""  # without an else the branch may be left out
+                while ended != "end":
+                    branch, at, ended = walk(at + 1, before)
+                    reached |= branch
+                places = anything(reached) if word == "range" else reached
+            elif not re.match(r"\$\w+ :?=", pieces[at]):
+                places = anything(places)
+            places = after_text(pieces[at + 1], places)
+            at += 2
+        return places, at, ""
+    return len(said) in walk(0, {0})[0]
+
+
+def quotes_in(text):
+    """(alert, summary, description) of alerts that a page quotes: "> **Alert**: summary", an empty line, the description."""
+    for block in re.findall(r"(?:^>.*\n)+", text, re.M):
+        lines = [line.removeprefix(">").strip() for line in block.splitlines()]
+        if (begin := re.match(r"\*\*(Ncclscope\w+)\*\*: ", lines[0])) and "" in lines:
+            middle = lines.index("")
+            yield begin[1], " ".join(lines[:middle])[begin.end():], " ".join(lines[middle + 1:])
+
+
+def stale_quotes(alerts, pages):
+    """pages: {name: text}."""
+    for page, text in pages.items():
+        for name, *said in quotes_in(text):
+            for annotation, words in zip(("summary", "description"), said, strict=True):
+                if not any(can_say(rule["annotations"][annotation], words) for rule in alerts if rule["alert"] == name):
+                    yield f"{page}: {name} does not say so (any more): {words}"
+
+
+def findings(rules, alerts, metrics, runbooks, tests, pages):
+    """rules, alerts: lists of rules. runbooks, pages: {name: text}. tests: {name: [cases]}."""
     recorded = {rule["record"] for rule in rules}
     for rule in rules:
         if not NAME.fullmatch(rule["record"]):
@@ -143,6 +200,7 @@ def findings(rules, alerts, metrics, runbooks, tests):
             yield f"{name}: promtool tests lack {what}"
     for name in uncovered_rules(rules, alerts, tests):
         yield f"{name}: no promtool test depends on it"
+    yield from stale_quotes(alerts, pages)
     for name in sorted(set(runbooks) - names):
         yield f"docs/runbooks/{name}.md: no alert of this name"
 
@@ -153,6 +211,7 @@ def repository():
         "alerts": rules_of(FOLDER / "alerts.yml"),
         "metrics": catalogue(),
         "runbooks": {p.stem: p.read_text() for p in (ROOT / "docs" / "runbooks").glob("Ncclscope*.md")},
+        "pages": {f"docs/{p.name}": p.read_text() for p in (ROOT / "docs").glob("*.md")},
         "tests": {p.name.split(".")[0]: yaml.safe_load(p.read_text())["tests"] for p in (FOLDER / "tests").glob("*.test.yml")},
     }
 
@@ -172,6 +231,7 @@ def selftest() -> int:
         "no case in which it ends": lambda r: [c.update(alert_rule_test=c["alert_rule_test"][:1]) for c in r["tests"]["NcclscopeHang"]],
         "no blind telemetry": lambda r: [c.update(name="x") for c in r["tests"]["NcclscopeLateGpu"]],
         "a rule that nothing tests": lambda r: r["rules"].append({"record": "job:ncclscope_x:max", "expr": "1"}),
+        "an alert's words of before": lambda r: r["pages"].update(x=r["pages"]["docs/my-job-is-slow.md"].replace("is late and slows", "slows")),
         "a query of an annotation": lambda r: r["alerts"][0]["annotations"].update(description='{{ query "ncclscope_no_such" }}'),
     }
     unseen = []
