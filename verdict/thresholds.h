@@ -43,10 +43,8 @@ inline constexpr double kCoverage = 0.99;
 inline constexpr double kLateSeconds = 0.01;
 /// a GPU is compared with this quantile of its peers' time in communication
 inline constexpr double kPeerQuantile = 0.6;
-/// this quantile of GPUs' distances from the median of their node is a job's noise: above a
-/// quarter, since two of a node's eight GPUs make its median and are always near it; at most a
-/// third, or one late GPU of four on two nodes counts into it
-inline constexpr double kNoiseQuantile = 0.33;
+/// this quantile of GPUs' distances from the median of their node is a job's noise
+inline constexpr double kNoiseQuantile = 0.25;
 /// a late GPU lags by at least this multiple of the noise, in all windows
 inline constexpr double kNoiseMultiple = 13;
 /// accused are those that lag at least by this share of the job's largest lag

@@ -42,7 +42,7 @@ HANG_CLASSES = {"crash": "process_gone", "missing": "rank_never_called", "slow-g
 # name: (layout of so many ranks, its communicator of all ranks, collectives of a step on that)
 FAMILIES = {"ddp": ("ddp", "dp_group", 4), "fsdp": ("fsdp", "fsdp_group", 12), "tp-dp": ("megatron:tp=2", "default_pg", 1),
             "tp-pp-dp": ("megatron:tp=2,pp=2", "default_pg", 1),
-            "moe": ("moe:ep=4", "dp_group", 1)}
+            "moe": ("moe:ep=4,copy=1", "dp_group", 1)}
 
 
 @dataclasses.dataclass

@@ -177,7 +177,7 @@ BEFORE = {"passing": [Alert("NcclscopeLateGpu", {})]}
 # Nobody is to be accused in these; that the work is uneven may be told.
 UNEVEN = [
     Case("uneven-stages", "megatron:pp=2", ["slow-gpu:node=1,factor=1.3"]),
-    Case("hot-expert", "moe:ep=4,hot=50", compute_ms=300),
+    Case("hot-expert", "moe:ep=4,hot=50,copy=1", compute_ms=300),
 ]
 HEALTHY = [
     Case("healthy", "ddp:buffers=1"),

@@ -179,17 +179,6 @@ TEST(Window, TellsLatenessFromNoise) {
   EXPECT_EQ(evaluate(job, window).late[9], 1);
 }
 
-TEST(Window, DoesNotTakeTheMiddleOfANodeForItsNoise) {
-  // Two of eight are next to the median whatever the others do, and one more is by chance.
-  const Job job = ddp_job(1, 8);
-  Window window = even_window(job);
-  const double seconds[] = {0.475, 0.490, 0.494, 0.499, 0.500, 0.500, 0.506, 0.510};
-  for (std::size_t g = 0; g < 8; ++g) window.collectives[g].seconds = seconds[g];
-  const WindowResult result = evaluate(job, window);
-  EXPECT_NEAR(result.lag[0], 0.025, 1e-9);
-  EXPECT_FALSE(result.anybody_late()) << "threshold " << result.threshold;
-}
-
 TEST(Window, LeavesOneLateGpuOfFourOutOfTheNoise) {
   // On two nodes it moves the median of its own, and so half of all distances.
   const Job job = ddp_job(2, 2);
@@ -201,6 +190,17 @@ TEST(Window, LeavesOneLateGpuOfFourOutOfTheNoise) {
   const WindowResult result = evaluate(job, window);
   EXPECT_NEAR(result.noise, 0.001, 1e-9);
   EXPECT_THAT(result.late, ElementsAre(0, 0, 0, 1));
+}
+
+TEST(Window, LeavesOutOfTheNoiseWhatOneLateGpuDoesToOthers) {
+  // Of a pipeline on two nodes, as measured: the later stage of its replica waits less.
+  const Job job = ddp_job(2, 4);
+  Window window = even_window(job);
+  const double seconds[] = {0.502, 0.505, 0.150, 0.489, 0.536, 0.536, 0.386, 0.387};
+  for (std::size_t g = 0; g < 8; ++g) window.collectives[g].seconds = seconds[g];
+  const WindowResult result = evaluate(job, window);
+  EXPECT_LT(result.noise, 0.02);
+  EXPECT_EQ(result.late[2], 1);
 }
 
 TEST(Window, TakesTheTransferOfTheRankThatWaitedLeast) {
