@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/inspector_log/line_parser.h"
 
+#include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -13,7 +15,49 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Eight characters at a time: of a word, the first is the lowest byte.
+static_assert(std::endian::native == std::endian::little);
+constexpr std::size_t kWord = sizeof(std::uint64_t);
+constexpr std::uint64_t kHighBits = 0x8080808080808080;
+
+constexpr std::uint64_t word_of(char character) {
+  return 0x0101010101010101 * static_cast<unsigned char>(character);
+}
+
+std::uint64_t load_word(const char* at) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, at, kWord);
+  return word;
+}
+
+/// How many bytes come before the first whose high bit is set in `marks`.
+std::size_t bytes_before(std::uint64_t marks) {
+  return static_cast<std::size_t>(std::countr_zero(marks)) / 8;
+}
+
+/// Marks the first byte that is `character`; bytes after that may be marked too.
+std::uint64_t mark(std::uint64_t word, char character) {
+  const std::uint64_t zero_there = word ^ word_of(character);
+  return (zero_there - word_of(1)) & ~zero_there & kHighBits;
+}
+
+/// Marks the bytes that are more than 9.
+std::uint64_t mark_no_digits(std::uint64_t values) {
+  return (((values & ~kHighBits) + word_of(0x80 - 10)) | values) & kHighBits;
+}
+
+/// Of eight digits, each the value of a byte: neighbours become pairs, and pairs the number.
+std::uint64_t number_of(std::uint64_t values) {
+  constexpr std::uint64_t kEverySecondPair = 0x000000FF000000FF;
+  const std::uint64_t pairs = values * 10 + (values >> 8U);
+  const std::uint64_t first_and_third = (pairs & kEverySecondPair) * (100 + (1000000ULL << 32U));
+  const std::uint64_t second_and_fourth =
+      (pairs >> 16U & kEverySecondPair) * (1 + (10000ULL << 32U));
+  return (first_and_third + second_and_fourth) >> 32U;
+}
+
 /// Walks text that is expected to have a certain form. Once something differs, everything fails.
+/// Inline as a whole, so that it lives in registers.
 class Cursor {
  public:
   explicit Cursor(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
@@ -32,8 +76,17 @@ class Cursor {
   [[gnu::always_inline]] void expect(std::string_view literal) { ok_ = ok_ && skip(literal); }
 
   /// A string without escapes, up to and with its closing quote.
-  std::string_view text() {
+  [[gnu::always_inline]] std::string_view text() {
     const char* begin = at_;
+    while (words_left()) {
+      const std::uint64_t word = load_word(at_);
+      const std::uint64_t marks = mark(word, '"') | mark(word, '\\');
+      if (marks != 0) {
+        at_ += bytes_before(marks);
+        break;
+      }
+      at_ += kWord;
+    }
     while (at_ < end_ && *at_ != '"' && *at_ != '\\') ++at_;
     if (at_ == end_ || *at_ != '"') {
       ok_ = false;
@@ -42,48 +95,40 @@ class Cursor {
     return {begin, static_cast<std::size_t>(at_++ - begin)};
   }
 
-  std::int64_t integer() {
+  [[gnu::always_inline]] std::int64_t integer() {
     // Up to 18 digits fit in any case; what is more, or has a sign, is for the library.
-    constexpr int kSafeDigits = 18;
+    constexpr std::size_t kSafeDigits = 18;
     const char* begin = at_;
     std::uint64_t digits = 0;
-    while (at_ < end_ && is_digit(*at_)) digits = digits * 10 + digit(*at_++);
-    if (at_ != begin && at_ - begin <= kSafeDigits) return static_cast<std::int64_t>(digits);
-    at_ = begin;
-    std::int64_t value = 0;
-    const auto [rest, error] = std::from_chars(at_, end_, value);
-    ok_ = ok_ && error == std::errc() && rest != at_;
-    at_ = rest;
-    return value;
+    const std::size_t count = take_digits(digits);
+    if (count - 1 < kSafeDigits) return static_cast<std::int64_t>(digits);
+    return take(any_number<std::int64_t>(begin, end_));
   }
 
   /// A decimal number, correctly rounded.
-  double decimal() {
+  [[gnu::always_inline]] double decimal() {
     // Up to 15 digits with up to 6 after the point, as Inspector writes them, are exact integers in
     // a double, and so is the power of ten: one division rounds once, as a general parser would.
-    static constexpr double kPowers[] = {1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6};
+    static constexpr std::array kPowers{1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6};
+    constexpr std::size_t kExactDigits = 15;
     const char* begin = at_;
     std::uint64_t digits = 0;
-    int count = 0, fraction = 0;
-    for (; at_ < end_ && is_digit(*at_) && count < 16; ++at_, ++count)
-      digits = digits * 10 + digit(*at_);
-    if (at_ < end_ && *at_ == '.' && count > 0) {
+    const std::size_t whole = take_digits(digits);
+    std::size_t fraction = 0;
+    if (at_ < end_ && *at_ == '.' && whole > 0) {
       ++at_;
-      for (; at_ < end_ && is_digit(*at_) && count < 16; ++at_, ++count, ++fraction)
-        digits = digits * 10 + digit(*at_);
+      fraction = take_digits(digits);
     }
-    const bool plain = count > 0 && count <= 15 && fraction <= 6 &&
-                       (at_ == end_ || (*at_ != 'e' && *at_ != 'E' && !is_digit(*at_)));
+    const bool plain = whole > 0 && whole + fraction <= kExactDigits && fraction < kPowers.size() &&
+                       (at_ == end_ || (*at_ != 'e' && *at_ != 'E'));
     if (plain) return static_cast<double>(digits) / kPowers[fraction];
-    double value = 0;
-    const auto [rest, error] = std::from_chars(begin, end_, value);
-    ok_ = ok_ && error == std::errc() && rest != begin;
-    at_ = rest;
-    return value;
+    return take(any_number<double>(begin, end_));
   }
 
   /// A number, or the string "nan" that Inspector writes for none.
-  double number_or_nan() { return skip("\"nan\"") ? Performance::kNone : decimal(); }
+  [[gnu::always_inline]] double number_or_nan() {
+    return skip("\"nan\"") ? Performance::kNone : decimal();
+  }
 
   /// Past the object or array that begins here; it holds no braces in strings (numbers only, in
   /// traces).
@@ -100,8 +145,50 @@ class Cursor {
   }
 
  private:
-  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-  static std::uint64_t digit(char c) { return static_cast<std::uint64_t>(c - '0'); }
+  [[nodiscard]] bool words_left() const { return static_cast<std::size_t>(end_ - at_) >= kWord; }
+
+  template <typename T>
+  struct Number {
+    T value{};
+    const char* rest = nullptr;
+    bool ok = false;
+  };
+
+  /// Not inline: it would keep the cursor out of registers, and hardly any line needs it.
+  template <typename T>
+  [[gnu::noinline]] static Number<T> any_number(const char* begin, const char* end) {
+    T value{};
+    const auto [rest, error] = std::from_chars(begin, end, value);
+    return {value, rest, error == std::errc() && rest != begin};
+  }
+
+  template <typename T>
+  T take(const Number<T>& number) {
+    ok_ = ok_ && number.ok;
+    at_ = number.rest;
+    return number.value;
+  }
+
+  /// Goes past the digits that come next, appends them to `number` (which holds the lowest bits if
+  /// they are too many), and says how many there were.
+  [[gnu::always_inline]] std::size_t take_digits(std::uint64_t& number) {
+    static constexpr std::array<std::uint64_t, kWord + 1> kPowers{
+        1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+    const char* begin = at_;
+    while (words_left()) {
+      const std::uint64_t values = load_word(at_) ^ word_of('0');
+      const std::uint64_t marks = mark_no_digits(values);
+      const std::size_t count = marks == 0 ? kWord : bytes_before(marks);
+      if (count == 0) break;
+      // The digits move up, and zeros come before them.
+      number = number * kPowers[count] + number_of(values << (kWord - count) * 8);
+      at_ += count;
+      if (count < kWord) return static_cast<std::size_t>(at_ - begin);
+    }
+    for (; at_ < end_ && *at_ >= '0' && *at_ <= '9'; ++at_)
+      number = number * 10 + static_cast<std::uint64_t>(*at_ - '0');
+    return static_cast<std::size_t>(at_ - begin);
+  }
 
   const char* at_;
   const char* end_;
@@ -140,10 +227,10 @@ constexpr Keys kP2pKeys{.begin = "p2p_perf\":{\"p2p\":\"",
                         .stamps = ",\"event_trace_ts\":{\"p2p_start_ts\":",
                         .stop = ",\"p2p_stop_ts\":"};
 
-/// `event_trace_sn` and `event_trace_ts` of verbose lines.
+/// What follows the key `event_trace_sn`, and `event_trace_ts`, of verbose lines; the cursor
+/// behind.
 template <const Keys& keys>
-void parse_traces(Cursor& cursor, Performance& out) {
-  if (!cursor.skip(keys.order)) return;
+Cursor parse_traces(Cursor cursor, Performance& out) {
   cursor.skip_nested();
   cursor.expect(keys.stamps);
   out.enqueued_us = cursor.integer();
@@ -169,11 +256,12 @@ void parse_traces(Cursor& cursor, Performance& out) {
   out.channels = channels;
   out.kernel_start_us = first;
   out.kernel_stop_us = last;
+  return cursor;
 }
 
 /// From after `keys.begin` to the end of the line.
 template <const Keys& keys>
-bool parse_payload(Cursor& cursor, Performance& out) {
+[[gnu::always_inline]] inline bool parse_payload(Cursor& cursor, Performance& out) {
   constexpr bool kPointToPoint = !keys.peer.empty();
   out.point_to_point = kPointToPoint;
   out.operation = cursor.text();
@@ -202,13 +290,13 @@ bool parse_payload(Cursor& cursor, Performance& out) {
   out.busbw_gbs = cursor.number_or_nan();
   out.channels = -1;
   out.enqueued_us = out.kernel_start_us = out.kernel_stop_us = 0;
-  if (cursor.ok()) parse_traces<keys>(cursor, out);
+  if (cursor.ok() && cursor.skip(keys.order)) cursor = parse_traces<keys>(cursor, out);
   cursor.expect("}}");
   return cursor.ok() && cursor.at_end();
 }
 
 /// From after the quote that opens "coll_perf" or "p2p_perf" to the end of the line.
-bool parse_performance(Cursor& cursor, Performance& out) {
+[[gnu::always_inline]] inline bool parse_performance(Cursor& cursor, Performance& out) {
   if (cursor.skip(kCollectiveKeys.begin)) return parse_payload<kCollectiveKeys>(cursor, out);
   return cursor.skip(kP2pKeys.begin) && parse_payload<kP2pKeys>(cursor, out);
 }
@@ -317,6 +405,7 @@ constexpr std::string_view kTimeKey = "\"dump_timestamp_us\":";
 struct LineParser::Shape {
   std::string before, after;
   const Context* context;
+  Shape* next = nullptr;  // the one that came after this one, when last another one did
 };
 
 LineParser::LineParser() = default;
@@ -352,12 +441,19 @@ LineParser::Kind LineParser::parse(std::string_view line) {
     return parse_any(line);
   }
   if (!streaming_) {
+    // Several lines of a communicator follow each other, and communicators as in the last step,
+    // usually.
     if (last_ != nullptr && parse_fast(line, *last_, performance_) == Kind::kPerformance)
       return Kind::kPerformance;
-    for (const Shape& shape : shapes_) {
-      if (&shape == last_ || !line.starts_with(shape.before)) continue;
+    Shape* const expected = last_ == nullptr ? nullptr : last_->next;
+    if (expected != nullptr && parse_fast(line, *expected, performance_) == Kind::kPerformance) {
+      last_ = expected;
+      return Kind::kPerformance;
+    }
+    for (Shape& shape : shapes_) {
+      if (&shape == last_ || &shape == expected || !line.starts_with(shape.before)) continue;
       if (parse_fast(line, shape, performance_) != Kind::kPerformance) break;
-      last_ = &shape;
+      follow(shape);
       return Kind::kPerformance;
     }
   }
@@ -377,11 +473,16 @@ void LineParser::learn(std::string_view line) {
   if (payload == std::string_view::npos) payload = line.find("\"p2p_perf\":{", time);
   if (rest == std::string_view::npos || payload == std::string_view::npos || payload < rest) return;
   Shape shape{std::string(line.substr(0, time)), std::string(line.substr(rest, payload + 1 - rest)),
-              performance_.context};
+              performance_.context, nullptr};
   Performance again;
   if (parse_fast(line, shape, again) != Kind::kPerformance || !same(again, performance_)) return;
   shapes_.push_back(std::move(shape));
-  last_ = &shapes_.back();
+  follow(shapes_.back());
+}
+
+void LineParser::follow(Shape& shape) {
+  if (last_ != nullptr) last_->next = &shape;
+  last_ = &shape;
 }
 
 const Context* LineParser::known_context(const Context& context) {

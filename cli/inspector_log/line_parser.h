@@ -90,6 +90,7 @@ class LineParser {
   Kind take_marker(std::int64_t collectives, std::int64_t p2p, std::int64_t proxy);
   Kind bad(std::string reason);
   void learn(std::string_view line);
+  void follow(Shape& shape);
   const Context* known_context(const Context& context);
 
   Performance performance_;
@@ -98,7 +99,7 @@ class LineParser {
   std::string error_;
   std::deque<Context> contexts_;
   std::deque<Shape> shapes_;
-  const Shape* last_ = nullptr;
+  Shape* last_ = nullptr;
   // The stream of v4.3 and v4.4.
   bool streaming_ = false;
   const Context* stream_context_ = nullptr;

@@ -96,6 +96,51 @@ TEST(LineParser, ReadsAlgorithmsOfV42AndPointToPoint) {
   EXPECT_EQ(parser.performance().operation, "Send");
 }
 
+TEST(LineParser, ReadsNumbersAndNamesOfAnyLengthAsTheGeneralParserDoes) {
+  std::mt19937_64 random(7);
+  const auto digits = [&](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i)
+      text += static_cast<char>((i == 0 && count > 1 ? '1' : '0') + random() % 9);
+    return text;
+  };
+  KeepingParser fast, general;
+  ASSERT_EQ(fast.parse(header("v4.2") + kPayload40), Kind::kPerformance);
+  for (int length = 1; length <= 18; ++length) {
+    for (int fraction = 0; fraction <= 18; ++fraction) {
+      const std::string name(static_cast<std::size_t>(length + fraction), 'x');
+      const std::string number = digits(length) + (fraction > 0 ? "." + digits(fraction) : "") +
+                                 (fraction % 7 == 6 ? "e-3" : "");
+      const std::string payload = R"("coll_perf":{"coll":")" + name + R"(","coll_sn":)" +
+                                  digits(length) + R"(,"coll_msg_size_bytes":-)" + digits(length) +
+                                  R"(,"coll_exec_time_us":)" + digits(length) +
+                                  R"(,"coll_algobw_gbs":)" + number + R"(,"coll_busbw_gbs":)" +
+                                  number + "}}";
+      ASSERT_EQ(fast.parse(header("v4.2") + payload), Kind::kPerformance) << payload;
+      ASSERT_EQ(general.parse(" " + header("v4.2") + payload), Kind::kPerformance) << payload;
+      const Performance &one = fast.performance(), &other = general.performance();
+      EXPECT_EQ(one.operation, name);
+      EXPECT_EQ(other.operation, name);
+      EXPECT_EQ(one.sequence, other.sequence) << payload;
+      EXPECT_EQ(one.message_bytes, other.message_bytes) << payload;
+      EXPECT_EQ(one.exec_time_us, other.exec_time_us) << payload;
+      EXPECT_EQ(one.algbw_gbs, other.algbw_gbs) << payload;
+      EXPECT_EQ(one.busbw_gbs, other.busbw_gbs) << payload;
+    }
+  }
+}
+
+TEST(LineParser, RecognisesCommunicatorsThatTakeTurns) {
+  KeepingParser parser;
+  for (int step = 0; step < 5; ++step) {
+    for (const std::string name : {"tp", "tp", "pp", "tp", "dp", "dp"}) {
+      ASSERT_EQ(parser.parse(header("v4.2", name, step % 2) + kPayload42), Kind::kPerformance);
+      EXPECT_EQ(parser.performance().context->comm_name, name);
+      EXPECT_EQ(parser.performance().context->rank, step % 2);
+    }
+  }
+}
+
 TEST(LineParser, GivesTheSameTheFastWayAndTheGeneralWay) {
   // The second of two equal lines is recognised; white space keeps a third from it.
   for (const std::string& payload : {kPayload40, kPayload42, kP2p}) {
