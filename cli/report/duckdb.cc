@@ -285,7 +285,9 @@ double Connection::progress() const {
   return duckdb_library().query_progress(connection_).percentage;
 }
 
-Database::Database(const DatabaseOptions& options) {
+namespace {
+
+duckdb_api::Database open(const DatabaseOptions& options) {
   const auto& library = duckdb_library();
   duckdb_api::Config config = nullptr;
   if (library.create_config(&config) != kSuccess) fail("no memory for DuckDB's settings", "");
@@ -303,21 +305,32 @@ Database::Database(const DatabaseOptions& options) {
     fail(("DuckDB does not know the setting " + std::string(name)).c_str(), "");
   }
   char* error = nullptr;
-  const bool failed = library.open_ext(nullptr, &database_, config, &error) != kSuccess;
+  duckdb_api::Database database = nullptr;
+  const bool failed = library.open_ext(nullptr, &database, config, &error) != kSuccess;
   library.destroy_config(&config);
-  if (!failed) return;
+  if (!failed) return database;
   const std::string reason = error == nullptr ? "" : error;
   library.free(error);
   fail(("DuckDB could not be started: " + reason).c_str(), "");
 }
 
+}  // namespace
+
+Database::Database(DatabaseOptions options)
+    : database_(std::async(std::launch::async,
+                           [options = std::move(options)] { return open(options); })) {}
+
 Database::~Database() {
-  duckdb_library().close(&database_);
+  try {
+    duckdb_api::Database database = database_.get();
+    duckdb_library().close(&database);
+  } catch (const DuckdbError&) {  // it was never open
+  }
 }
 
 Connection Database::connect() {
   duckdb_api::Connection connection = nullptr;
-  if (duckdb_library().connect(database_, &connection) != kSuccess)
+  if (duckdb_library().connect(database_.get(), &connection) != kSuccess)
     fail("no connection to DuckDB", "");
   return Connection(connection);
 }

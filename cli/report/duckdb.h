@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -120,18 +121,20 @@ struct DatabaseOptions {
   std::string temporary_folder;  // where what does not fit into memory goes; empty: nothing may
 };
 
-/// A database in memory; its large data is in Parquet files.
+/// A database in memory; its large data is in Parquet files. It opens in the background, with a
+/// thread of its own.
 class Database {
  public:
-  explicit Database(const DatabaseOptions& options);
+  explicit Database(DatabaseOptions options);
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
   ~Database();
 
+  /// Any thread. Waits until the database is open; throws why it could not be opened.
   [[nodiscard]] Connection connect();
 
  private:
-  duckdb_api::Database database_ = nullptr;
+  std::shared_future<duckdb_api::Database> database_;
 };
 
 }  // namespace ncclscope::cli::report

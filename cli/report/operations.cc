@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -111,20 +112,26 @@ class BatchTable {
     codes.texts.clear();
     codes.of_rows.resize(batch_.rows());
     const auto* ids = reinterpret_cast<const TextId*>(batch_.data(column));
+    TextId last = TextId::kNone;
+    std::uint32_t last_code = 0;
     for (std::size_t row = 0; row < batch_.rows(); ++row) {
       const TextId id = ids[row];
-      if (id == TextId::kNone) {
-        codes.of_rows[row] = 0;
-        continue;
+      if (id != last) {
+        last = id;
+        last_code = id == TextId::kNone ? 0 : code_of(id, codes);
       }
-      std::uint32_t& code = code_of_[static_cast<std::size_t>(id)];
-      if (code == kNoCode) {
-        code = static_cast<std::uint32_t>(codes.texts.size());
-        codes.texts.push_back(id);
-      }
-      codes.of_rows[row] = code;
+      codes.of_rows[row] = last_code;
     }
     for (const TextId id : codes.texts) code_of_[static_cast<std::size_t>(id)] = kNoCode;
+  }
+
+  std::uint32_t code_of(TextId id, Codes& codes) {
+    std::uint32_t& code = code_of_[static_cast<std::size_t>(id)];
+    if (code == kNoCode) {
+      code = static_cast<std::uint32_t>(codes.texts.size());
+      codes.texts.push_back(id);
+    }
+    return code;
   }
 
   duckdb_api::LogicalType enum_type(const Codes& codes) const {
@@ -243,33 +250,41 @@ class ParallelWriter {
     std::unique_ptr<OperationStream> stream = source_.next();
     if (stream == nullptr) return;
     OperationBatch batch(batch_rows(options_), options_.columns);
-    BatchTable table(batch, pool_);
-    Connection connection = database_.connect();
-    const std::string function = new_function_name();
-    register_table(connection, function, table);
+    Output output{BatchTable(batch, pool_), new_function_name(), std::nullopt};
     Tally::Part* part = options_.tally == nullptr ? nullptr : &options_.tally->new_part();
     while (stream != nullptr && !stop_) {
       const std::size_t first = batch.rows();
       if (!batch.open(kWindowRows)) {
-        write(connection, function, table, batch);
+        write(output, batch);
         continue;
       }
       if (!stream->fill(batch)) stream = source_.next();
       if (part != nullptr) options_.tally->add(*part, batch, first);
     }
-    write(connection, function, table, batch);
+    write(output, batch);
     lost_ |= batch.lost();
   }
 
-  void write(Connection& connection, const std::string& function, BatchTable& table,
-             OperationBatch& batch) {
+  /// Of one thread. The connection is made for the first batch: while that is read, the database
+  /// may still be opening.
+  struct Output {
+    BatchTable table;
+    std::string function;  // that reads the table
+    std::optional<Connection> connection;
+  };
+
+  void write(Output& output, OperationBatch& batch) {
     if (batch.rows() == 0 || stop_) return;
-    table.encode();
+    if (!output.connection) {
+      output.connection.emplace(database_.connect());
+      register_table(*output.connection, output.function, output.table);
+    }
+    output.table.encode();
     const std::string path =
         options_.folder + "/" + options_.prefix + "_" + std::to_string(files_++) + ".parquet";
-    connection.run("COPY (SELECT * FROM " + function + "()) TO " + sql_literal(path) +
-                   " (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE " +
-                   std::to_string(kMostRows) + ")");
+    output.connection->run(
+        "COPY (SELECT * FROM " + output.function + "()) TO " + sql_literal(path) +
+        " (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE " + std::to_string(kMostRows) + ")");
     batch.clear();
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <future>
 #include <limits>
 #include <span>
 #include <thread>
@@ -39,22 +40,22 @@ std::string match(const std::vector<const char*>& keys, const std::string& a,
   return text;
 }
 
-/// `finest` (id, keys, description, counts) and `finest_values` (id, a value of each measure,
-/// occurrences).
+/// For all connections: `finest` (id, keys, description, counts) and `finest_values` (id, a value
+/// of each measure, occurrences).
 void reduce(Connection& connection) {
   std::string describing;
   for (const char* column : kDescribing)
     describing += std::string("any_value(") + column + ") AS " + column + ", ";
   const std::string keys = join(kFinestKeys, "");
   connection.run(
-      "CREATE OR REPLACE TEMP TABLE finest AS SELECT row_number() OVER () - 1 AS id, * FROM "
+      "CREATE OR REPLACE TABLE finest AS SELECT row_number() OVER () - 1 AS id, * FROM "
       "(SELECT " +
       keys + ", " + describing +
       "count(*) AS operations, count(seconds) AS timed, CAST(sum(bytes) AS BIGINT) AS total_bytes, "
       "min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM operations GROUP BY " +
       keys + ")");
   connection.run(
-      "CREATE OR REPLACE TEMP TABLE finest_values AS SELECT f.id, o.seconds, o.algbw, o.busbw, "
+      "CREATE OR REPLACE TABLE finest_values AS SELECT f.id, o.seconds, o.algbw, o.busbw, "
       "count(*) AS occurrences "
       "FROM operations o JOIN finest f ON " +
       match(kFinestKeys, "o", "f") + " GROUP BY ALL");
@@ -69,7 +70,7 @@ void write_finest(Connection& connection, const std::vector<TalliedGroup>& group
   };
   add(kFinestTexts, "VARCHAR");
   add(kDescribingTexts, "VARCHAR");
-  connection.run("CREATE OR REPLACE TEMP TABLE finest (" + columns +
+  connection.run("CREATE OR REPLACE TABLE finest (" + columns +
                  ", rank INTEGER, ranks INTEGER, nodes INTEGER, bytes BIGINT, operations BIGINT, "
                  "timed BIGINT, total_bytes BIGINT, first_ns BIGINT, last_ns "
                  "BIGINT)");
@@ -316,7 +317,8 @@ std::vector<GroupStatistics> make_sorted(Connection& connection, std::size_t gro
   return out;
 }
 
-/// group_of (id of the finest group, group_id) and groups (group_id, keys, description, counts).
+/// For this connection: group_of (id of the finest group, group_id) and groups (group_id, keys,
+/// description, counts).
 std::size_t make_groups(Connection& connection, const Grouping& grouping) {
   const std::string keys = join(grouping.keys, "");
   std::string describing;
@@ -371,7 +373,7 @@ void write_made(Connection& connection, const std::vector<GroupStatistics>& grou
   appender.close();
 }
 
-void make_table(Connection& connection, const Grouping& grouping) {
+void make_result(Connection& connection, const Grouping& grouping) {
   std::string columns = join(grouping.keys, "") + ", ";
   if (!grouping.describe.empty()) columns += join(grouping.describe, "") + ", ";
   columns +=
@@ -382,6 +384,29 @@ void make_table(Connection& connection, const Grouping& grouping) {
   }
   connection.run("CREATE OR REPLACE TABLE " + std::string(grouping.table) + " AS SELECT " +
                  columns + " FROM groups JOIN made USING (group_id) ORDER BY group_id");
+  connection.run("DROP TABLE groups; DROP TABLE group_of; DROP TABLE made");
+}
+
+/// @param values  all there are, or null: then they are in `finest_values`
+void make_table(Connection& connection, const Grouping& grouping,
+                const std::vector<MeasuredValues>* values, unsigned threads) {
+  const std::size_t group_count = make_groups(connection, grouping);
+  write_made(connection, values == nullptr ? make_sorted(connection, group_count)
+                                           : make_in_memory(*values, group_of_finest(connection),
+                                                            group_count, threads));
+  make_result(connection, grouping);
+}
+
+/// Side by side, since most of it is DuckDB's work for a few groups, which is one thread's.
+void make_tables(Database& database, const std::vector<MeasuredValues>& values, unsigned threads) {
+  std::vector<std::future<void>> tables;
+  for (const Grouping& grouping : groupings()) {
+    tables.push_back(std::async(threads > 1 ? std::launch::async : std::launch::deferred, [&] {
+      Connection connection = database.connect();
+      make_table(connection, grouping, &values, threads);
+    }));
+  }
+  for (std::future<void>& table : tables) table.get();
 }
 
 }  // namespace
@@ -402,8 +427,8 @@ const std::vector<Grouping>& groupings() {
   return kGroupings;
 }
 
-void compute_statistics(Connection& connection, const StatisticsOptions& options,
-                        std::optional<Tally::Result> tallied) {
+void compute_statistics(Database& database, Connection& connection,
+                        const StatisticsOptions& options, std::optional<Tally::Result> tallied) {
   std::optional<std::vector<MeasuredValues>> values;
   if (tallied) {
     write_finest(connection, tallied->groups, *options.pool);
@@ -417,12 +442,11 @@ void compute_statistics(Connection& connection, const StatisticsOptions& options
                  });
     if (count <= options.values_in_memory) values = load_values(connection, count);
   }
-  for (const Grouping& grouping : groupings()) {
-    const std::size_t group_count = make_groups(connection, grouping);
-    write_made(connection, values ? make_in_memory(*values, group_of_finest(connection),
-                                                   group_count, options.threads)
-                                  : make_sorted(connection, group_count));
-    make_table(connection, grouping);
+  if (values) {
+    make_tables(database, *values, options.threads);
+  } else {
+    for (const Grouping& grouping : groupings())
+      make_table(connection, grouping, nullptr, options.threads);
   }
   connection.run(
       "CREATE OR REPLACE TABLE communicators AS SELECT job, communicator, "
@@ -434,9 +458,7 @@ void compute_statistics(Connection& connection, const StatisticsOptions& options
       "min(first_ns) AS first_ns, "
       "max(last_ns) AS last_ns FROM statistics_by_rank GROUP BY job, communicator ORDER BY job, "
       "communicator");
-  connection.run(
-      "DROP TABLE finest; DROP TABLE IF EXISTS finest_values; DROP TABLE groups; DROP TABLE "
-      "group_of; DROP TABLE made");
+  connection.run("DROP TABLE finest; DROP TABLE IF EXISTS finest_values");
 }
 
 }  // namespace ncclscope::cli::report

@@ -46,8 +46,9 @@ struct StatisticsOptions {
 };
 
 /// Makes all tables: of what was tallied while the operations were read, else of the view
-/// `operations`.
-void compute_statistics(Connection& connection, const StatisticsOptions& options,
+/// `operations`. What takes long runs on `connection`, the rest on connections of its own too.
+void compute_statistics(Database& database, Connection& connection,
+                        const StatisticsOptions& options,
                         std::optional<Tally::Result> tallied = std::nullopt);
 
 }  // namespace ncclscope::cli::report

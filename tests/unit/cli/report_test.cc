@@ -348,9 +348,9 @@ TEST_F(ReportWithDuckdb, StatisticsOfWhatWasTalliedAreThoseOfTheParquetFiles) {
                       "SELECT count(*) FROM operations WHERE communicator = '0x7' AND step = 'step "
                       "999' AND file LIKE 'a file with a long name 1_'"),
             4);
-  compute_statistics(connection, {.values_in_memory = 10'000'000, .threads = 2});
+  compute_statistics(*database_, connection, {.values_in_memory = 10'000'000, .threads = 2});
   put_aside(connection);
-  compute_statistics(connection, {.threads = 2, .pool = &pool}, tally.take());
+  compute_statistics(*database_, connection, {.threads = 2, .pool = &pool}, tally.take());
   expect_same_tables(connection);
 }
 
@@ -409,9 +409,9 @@ TEST_F(ReportWithDuckdb, StatisticsAreTheSameInMemoryAndSortedByDuckdb) {
       "1000000007 + 1) / 1e9 END AS seconds, "
       "seconds * 3e9 AS algbw, CASE WHEN i % 13 = 0 THEN NULL ELSE sqrt(seconds) END AS busbw FROM "
       "range(20000) t(i)");
-  compute_statistics(connection, {.values_in_memory = 1000000, .threads = 2});
+  compute_statistics(*database_, connection, {.values_in_memory = 1000000, .threads = 2});
   put_aside(connection);
-  compute_statistics(connection, {.values_in_memory = 0, .threads = 2});
+  compute_statistics(*database_, connection, {.values_in_memory = 0, .threads = 2});
   expect_same_tables(connection);
   // And DuckDB's own aggregates agree.
   EXPECT_EQ(number_of(connection,
