@@ -284,7 +284,7 @@ class ParallelWriter {
         options_.folder + "/" + options_.prefix + "_" + std::to_string(files_++) + ".parquet";
     output.connection->run(
         "COPY (SELECT * FROM " + output.function + "()) TO " + sql_literal(path) +
-        " (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE " + std::to_string(kMostRows) + ")");
+        " (FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE " + std::to_string(kMostRows) + ")");
     batch.clear();
   }
 

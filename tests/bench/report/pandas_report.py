@@ -70,7 +70,7 @@ def convert(arguments) -> int:
             if values is not None:
                 rows.append(values)
     frame = pandas.DataFrame(rows, columns=COLUMNS)
-    frame.to_parquet(output / f"{number:05d}.parquet", compression="zstd")
+    frame.to_parquet(output / f"{number:05d}.parquet", compression="snappy")
     return len(frame)
 
 

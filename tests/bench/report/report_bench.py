@@ -49,7 +49,7 @@ COPY (SELECT filename AS file, metadata.hostname AS node, metadata.pid AS pid, h
     coalesce(coll_perf.coll_busbw_gbs, p2p_perf.p2p_busbw_gbs) * 1e9 AS busbw,
     coalesce(coll_perf.coll_timing_source, p2p_perf.p2p_timing_source) AS timing, metadata.git_rev AS plugin_version
   FROM lines WHERE coll_perf IS NOT NULL OR p2p_perf IS NOT NULL)
-TO '{output}/parquet' (FORMAT parquet, COMPRESSION zstd, PER_THREAD_OUTPUT true);
+TO '{output}/parquet' (FORMAT parquet, COMPRESSION snappy, PER_THREAD_OUTPUT true);
 CREATE VIEW operations AS SELECT *, 'unknown' AS job FROM read_parquet('{output}/parquet/*.parquet');
 """
 
