@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/output.h"
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -34,36 +36,55 @@ std::string in_order(const std::string& table) {
   return "SELECT * FROM " + table + " ORDER BY job, communicator";
 }
 
-Json value_of(const Rows& rows, std::size_t column, std::size_t row) {
-  if (rows.is_null(column, row)) return nullptr;
-  switch (rows.type(column)) {
-    case duckdb_api::kVarchar:
-      return std::string(rows.text(column, row));
-    case duckdb_api::kDouble:
-      return rows.number(column, row);
-    default:
-      return rows.integer(column, row);
-  }
-}
-
 std::string json_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+/// The shortest text that gives the same number again.
+template <typename T>
+void append_number(std::string& text, T value) {
+  std::array<char, 32> digits;
+  text.append(digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr);
+}
+
+/// As JSON. There are tens of thousands of numbers, and few texts.
+void append_value(std::string& text, const Rows& rows, std::size_t column, std::size_t row) {
+  if (rows.is_null(column, row)) {
+    text += "null";
+    return;
+  }
+  switch (rows.type(column)) {
+    case duckdb_api::kVarchar:
+      text += json_text(std::string(rows.text(column, row)));
+      return;
+    case duckdb_api::kDouble:
+      if (const double value = rows.number(column, row); std::isfinite(value))
+        append_number(text, value);
+      else
+        text += "null";
+      return;
+    default:
+      append_number(text, rows.integer(column, row));
+  }
+}
+
 void write_rows(Connection& connection, const std::string& table, std::ofstream& file) {
   file << ",\n\"" << table << "\": [";
-  const char* separator = "\n";
   Rows rows = connection.query(in_order(table));
-  std::vector<std::string> names;
+  std::vector<std::string> keys;
   for (std::size_t column = 0; column < rows.columns(); ++column)
-    names.push_back(rows.column_name(column));
+    keys.push_back((column == 0 ? "" : ",") + json_text(rows.column_name(column)) + ":");
+  const char* separator = "\n{";
+  std::string object;
   while (rows.next_chunk()) {
     for (std::size_t row = 0; row < rows.size(); ++row) {
-      Json object;
-      for (std::size_t column = 0; column < names.size(); ++column)
-        object[names[column]] = value_of(rows, column, row);
-      file << separator << json_text(object);
-      separator = ",\n";
+      object = separator;
+      for (std::size_t column = 0; column < keys.size(); ++column) {
+        object += keys[column];
+        append_value(object, rows, column, row);
+      }
+      file << object << '}';
+      separator = ",\n{";
     }
   }
   file << "\n]";
