@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSuffix = ".ncsa";
 constexpr std::string_view kPart = ".part";
+constexpr std::string_view kLock = ".lock";
 constexpr std::int64_t kSecond = 1'000'000'000;
 
 std::string utc_name(std::int64_t epoch_ns) {
@@ -64,10 +65,13 @@ Status make_folder(const fs::path& path, unsigned mode) {
 std::string file_name_of(std::string_view text) {
   constexpr std::size_t kMost = 120;  // so that a segment's whole name stays below 255
   constexpr char kHex[] = "0123456789ABCDEF";
+  // No job is called as the lock of a node: it would be in the way of that node's agent.
+  const std::size_t lock = text.ends_with(kLock) ? text.size() - kLock.size() : text.size();
   std::string out;
-  for (const char c : text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '-' || c == '_' || (c == '.' && !out.empty());
+                       c == '-' || c == '_' || (c == '.' && !out.empty() && i != lock);
     if (plain) {
       out += c;
     } else {
@@ -94,7 +98,7 @@ Result<SegmentStore> SegmentStore::create(const Options& options) {
 }
 
 Status SegmentStore::lock() {
-  const fs::path path = options_.directory / (file_name_of(options_.node) + ".lock");
+  const fs::path path = options_.directory / concat(file_name_of(options_.node), kLock);
   lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock_.valid()) return Status::system(concat("archive: cannot open ", path.string()));
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -12,6 +12,14 @@ target_compile_definitions(agent_program_test PRIVATE
   NCCLSCOPE_AGENT_PROGRAM="$<TARGET_FILE:ncclscope-agent>")
 add_dependencies(agent_program_test ncclscope-agent)
 
+ncclscope_test(agent_written_paths_test
+  SOURCES integration/agent/written_paths_test.cc
+  LINK ncclscope_agent_app
+  LABELS integration sanitize)
+target_compile_definitions(agent_written_paths_test PRIVATE
+  NCCLSCOPE_AGENT_PROGRAM="$<TARGET_FILE:ncclscope-agent>")
+add_dependencies(agent_written_paths_test ncclscope-agent)
+
 ncclscope_test(agent_tenancy_test
   SOURCES integration/agent/tenancy_test.cc
   LINK ncclscope_agent_app

@@ -452,6 +452,9 @@ TEST(ArchiveFileName, IsSafeWhateverTheJobIsCalled) {
   EXPECT_EQ(file_name_of(".."), "%2E.");
   EXPECT_EQ(file_name_of("."), "%2E");
   EXPECT_EQ(file_name_of(""), "%");
+  EXPECT_EQ(file_name_of("node1.lock"), "node1%2Elock") << "another node's lock";
+  EXPECT_EQ(file_name_of(".lock"), "%2Elock");
+  EXPECT_EQ(file_name_of("a.lock.b"), "a.lock.b");
   EXPECT_EQ(file_name_of("7~claimed"), "7%7Eclaimed");
   EXPECT_EQ(file_name_of(std::string_view("a\0b", 3)), "a%00b");
   const std::string long_one(300, 'x');
