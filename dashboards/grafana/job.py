@@ -140,7 +140,7 @@ def make(w):
             sum by (cluster, job_id, instance, gpu) (rate(ncclscope_rank_queue_seconds_total{{{JOB}}}[{w}]))
             / (sum by (cluster, job_id, instance, gpu) (rate(ncclscope_rank_queue_operations_total{{{JOB}}}[{w}])) > 0)
             * on (cluster, job_id, instance, gpu) group_left (node) gpu:ncclscope_rank_info:topk))""", "GPU {{gpu}} of {{node}}")],
-        width=8, low=0, links=[to_node]))
+        width=8, low=0, none="not known: clocks of host and GPU not matched", links=[to_node]))
     made = made.with_panel(curves(
         "Lag against the verdict's threshold", """The GPU that works longest compared with its peers, and from where on the job's rules
         call it late: 1 % of time, or 13 times the job's noise.""", "percentunit",

@@ -230,11 +230,11 @@ def screenshot(build, folder):
     seconds = float(os.environ.get("NCCLSCOPE_TEST_SECONDS", "100"))
     with node_agents(build, folder, 2) as agents:
         job = Job(build, 2, 4, "megatron:tp=2,pp=2,dp=2", 100000, PLUGIN, [a.socket for a in agents], compute_ms=300, hang_seconds=600,
-                  fault=f"late:rank=3,ms=120,from={int(seconds * 1.7)}", node_env="0:SLURM_JOB_NAME=llama-7b", env=list(TIME_ALL))
+                  fault=f"late:rank=3,ms=120,from={int(seconds * 1.2)}", node_env="0:SLURM_JOB_NAME=llama-7b", env=list(TIME_ALL))
         try:
             time.sleep(seconds)
             require(job.process.poll() is None, f"the job ended: {job.process.poll()}")
-            with a_browser(width=1500) as browser:
+            with a_browser(width=1640) as browser:
                 browser.open(f"http://{agents[0].address}/")
                 browser.wait_for("document.querySelectorAll('#jobs article').length > 0")
                 for scheme in ("light", "dark"):
