@@ -45,6 +45,11 @@ inline constexpr double kLateSeconds = 0.01;
 inline constexpr double kPeerQuantile = 0.6;
 /// this quantile of GPUs' distances from the median of their node is a job's noise
 inline constexpr double kNoiseQuantile = 0.25;
+/// this quantile is it where that is more, ...
+inline constexpr double kWideNoiseQuantile = 0.33;
+/// ... up to this: of eight GPUs of a node two make the median and are always near it, so a quarter
+/// can be small by chance; but half of a small job's GPUs differ by far more where one is late
+inline constexpr double kWideNoiseSeconds = 0.004;
 /// a late GPU lags by at least this multiple of the noise, in all windows
 inline constexpr double kNoiseMultiple = 13;
 /// accused are those that lag at least by this share of the job's largest lag

@@ -261,7 +261,9 @@ double noise_of(const Job& job, const WindowResult& result) {
     for (const double lag : lags) distances.push_back(std::abs(lag - middle));
   }
   if (distances.size() < 3) return 0;
-  return quantile(thresholds::kNoiseQuantile, std::move(distances));
+  const double wide = quantile(thresholds::kWideNoiseQuantile, distances);
+  return std::max(quantile(thresholds::kNoiseQuantile, std::move(distances)),
+                  std::min(wide, thresholds::kWideNoiseSeconds));
 }
 
 void find_late(const Job& job, const WindowOptions& options, WindowResult& result) {

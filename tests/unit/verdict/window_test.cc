@@ -179,6 +179,17 @@ TEST(Window, TellsLatenessFromNoise) {
   EXPECT_EQ(evaluate(job, window).late[9], 1);
 }
 
+TEST(Window, DoesNotTakeTheMiddleOfANodeForItsNoise) {
+  // Two of eight are next to the median whatever the others do, and one more is by chance.
+  const Job job = ddp_job(1, 8);
+  Window window = even_window(job);
+  const double seconds[] = {0.475, 0.490, 0.494, 0.499, 0.500, 0.500, 0.506, 0.510};
+  for (std::size_t g = 0; g < 8; ++g) window.collectives[g].seconds = seconds[g];
+  const WindowResult result = evaluate(job, window);
+  EXPECT_NEAR(result.lag[0], 0.025, 1e-9);
+  EXPECT_FALSE(result.anybody_late()) << "threshold " << result.threshold;
+}
+
 TEST(Window, LeavesOneLateGpuOfFourOutOfTheNoise) {
   // On two nodes it moves the median of its own, and so half of all distances.
   const Job job = ddp_job(2, 2);
