@@ -21,8 +21,8 @@
 namespace ncclscope::agent {
 
 /// `text` as a name of a file or folder: letters, digits, '.', '-' and '_' stay (a '.' in front
-/// does not), other bytes become %XX; long ones are cut and end in a hash. Never empty, ".", ".." or
-/// the lock of a node.
+/// does not), other bytes become %XX; long ones are cut and end in a hash. Never empty, ".", ".."
+/// or the lock of a node.
 [[nodiscard]] std::string file_name_of(std::string_view text);
 
 class SegmentStore {
