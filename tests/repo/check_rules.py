@@ -6,13 +6,15 @@ that exist.
   check_rules.py             checks the repository
   check_rules.py --selftest  proves that the checks can fail
 """
-import copy
 import pathlib
 import re
 import subprocess
 import sys
 
 import yaml
+
+sys.dont_write_bytecode = True
+from selftest import prove  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
@@ -217,8 +219,7 @@ def repository():
 
 
 def selftest() -> int:
-    good = repository()
-    spoils = {
+    return prove(findings, repository(), {
         "a name without a level": lambda r: r["rules"][0].update(record="ncclscope_x:max"),
         "a metric that does not exist": lambda r: r["rules"][0].update(expr="rate(ncclscope_no_such_total[5m])"),
         "a series that nobody records": lambda r: r["alerts"][0].update(expr="job:ncclscope_nothing:max > 1"),
@@ -233,15 +234,7 @@ def selftest() -> int:
         "a rule that nothing tests": lambda r: r["rules"].append({"record": "job:ncclscope_x:max", "expr": "1"}),
         "an alert's words of before": lambda r: r["pages"].update(x=r["pages"]["docs/my-job-is-slow.md"].replace("is late and slows", "slows")),
         "a query of an annotation": lambda r: r["alerts"][0]["annotations"].update(description='{{ query "ncclscope_no_such" }}'),
-    }
-    unseen = []
-    for what, spoil in spoils.items():
-        bad = copy.deepcopy(good)
-        spoil(bad)
-        if not list(findings(**bad)):
-            unseen.append(what)
-    print(f"{len(spoils)} cases, not seen: {unseen}")
-    return 1 if unseen else 0
+    })
 
 
 def main() -> int:
