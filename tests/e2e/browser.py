@@ -17,6 +17,8 @@ import subprocess
 import tempfile
 import time
 
+from support import Failure, Skipped
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -25,8 +27,9 @@ def program():
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
-class BrowserError(Exception):
-    pass
+def needs_a_browser():
+    if program() is None:
+        raise Skipped("no Chromium here; scripts/install-deps.sh installs it")
 
 
 class Browser:
@@ -84,10 +87,10 @@ class Browser:
         while b"\0" not in self.buffer:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.read], [], [], left)[0]:
-                raise BrowserError(f"the browser did not answer within {self.limit_s} s")
+                raise Failure(f"the browser did not answer within {self.limit_s} s")
             part = os.read(self.read, 1 << 20)
             if not part:
-                raise BrowserError("the browser ended")
+                raise Failure("the browser ended")
             self.buffer += part
         text, self.buffer = self.buffer.split(b"\0", 1)
         return json.loads(text)
@@ -103,7 +106,7 @@ class Browser:
             answer = self.message(end)
             if answer.get("id") == self.next_id:
                 if "error" in answer:
-                    raise BrowserError(f"{method}: {answer['error']}")
+                    raise Failure(f"{method}: {answer['error']}")
                 return answer["result"]
             self.take(answer)
 
@@ -123,7 +126,7 @@ class Browser:
         self.loaded = False
         failure = self.call("Page.navigate", url=url).get("errorText")
         if failure:
-            raise BrowserError(f"{url}: {failure}")
+            raise Failure(f"{url}: {failure}")
         self.until(f"{url} loaded", lambda: self.loaded)
 
     def until(self, what, condition):
@@ -135,14 +138,14 @@ class Browser:
             if result:
                 return result
             if time.monotonic() > end:
-                raise BrowserError(f"{what}: not within {self.limit_s} s; errors: {self.errors}")
+                raise Failure(f"{what}: not within {self.limit_s} s; errors: {self.errors}")
             time.sleep(0.05)
 
     def evaluate(self, expression):
         """Value of a JavaScript expression in the page; promises are awaited."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
-            raise BrowserError(f"{expression}: {answer['exceptionDetails'].get('exception', {}).get('description')}")
+            raise Failure(f"{expression}: {answer['exceptionDetails'].get('exception', {}).get('description')}")
         return answer["result"].get("value")
 
     def wait_for(self, expression):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the end-to-end tests share: agents, emulated jobs, waiting with deadlines, reading of scrapes and free ports.
+"""What the end-to-end tests share: agents, emulated jobs, waiting with deadlines, reading of scrapes, free ports and
+servers.
 
 A test puts tests/e2e into its path, imports this and ends in run_scenarios(). Failure is a test that failed, Skipped one that
 cannot run here. Nothing compares with the wall clock; every wait has a deadline.
@@ -8,6 +9,7 @@ import argparse
 import collections
 import contextlib
 import hashlib
+import http.server
 import json
 import os
 import pathlib
@@ -17,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -72,6 +75,36 @@ def http_get(url, accept="*/*", **parameters):
         url += "?" + urllib.parse.urlencode(parameters)
     with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=10) as response:
         return response.headers.get("Content-Type", ""), response.read().decode()
+
+
+@contextlib.contextmanager
+def http_server(handler):
+    """A server of this process on a free port of loopback; its URL."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answering(answer):
+    """http_server() in which answer(path, body) makes the status and the text of each answer."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def reply(self):
+            status, text = answer(self.path, self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+        do_GET = do_POST = reply  # noqa: N815 (the library's names)
+
+        def log_message(self, *_):
+            pass
+    return http_server(Handler)
 
 
 def parse_samples(text):
@@ -248,7 +281,7 @@ class Agent:
 
 
 class Job:
-    """An emulated job in the background."""
+    """An emulated job in the background; as a context, stopped at its end."""
 
     def __init__(self, build, nodes, gpus, layout, steps, plugin=None, sockets=(), records=None, job_id=JOB, **options):
         command = [build.run_job, f"nodes={nodes}", f"gpus={gpus}", f"layout={layout}", f"steps={steps}", "seed=7",
@@ -265,6 +298,12 @@ class Job:
                     for value in (values if isinstance(values, list) else [values])]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
 
     def wait(self, seconds=120):
         try:

@@ -14,14 +14,10 @@ explains, and nothing of another job.
 import contextlib
 import dataclasses
 import datetime
-import http.server
 import json
 import pathlib
 import re
-import shutil
-import subprocess
 import sys
-import threading
 import time
 import urllib.request
 
@@ -29,10 +25,10 @@ import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import (CLUSTER, PLUGIN, ROOT, Agent, Failure, Job, Processes, free_ports, http_get, require,  # noqa: E402
-                     run_scenarios, running, wait_until)
+import monitoring  # noqa: E402
+from monitoring import RULES  # noqa: E402
+from support import PLUGIN, Agent, Failure, Job, require, run_scenarios, running, wait_until  # noqa: E402
 
-RULES = ROOT / "deploy" / "prometheus"
 # Three windows must fit into a test. The plugin reports every 100 ms, so ranks' counts over 10 s differ by some percent;
 # emulated ranks share few cores with everything else, so lateness counts from a tenth of the time, and the noise of windows
 # that short and jobs that small counts for less.
@@ -41,98 +37,6 @@ WINDOWS = {"window": "10s", "window_interval": "1s", "baseline_interval": "2s", 
            "late_seconds": "0.1", "noise_multiple": "3"}
 LIMIT_S = 75
 HANG_TOLD_WITHIN_S = 5
-
-
-class Webhook:
-    """Keeps what Alertmanager delivers: (receiver's path, alert)."""
-
-    def __init__(self):
-        self.received = []
-        received = self.received
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):  # noqa: N802 (the library's name)
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                received.extend((self.path, alert) for alert in body["alerts"])
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-
-
-class Monitoring:
-    """Prometheus and Alertmanager over some agents."""
-
-    def __init__(self, folder, agents, webhook):
-        self.folder, self.webhook = folder, webhook
-        self.processes = Processes(folder)
-        self.prometheus, self.alertmanager = (f"http://127.0.0.1:{port}" for port in free_ports(2))
-        settings = [part for name, value in WINDOWS.items() for part in ("--set", f"{name}={value}")]
-        subprocess.run([sys.executable, "-B", RULES / "render.py", "--out", folder, *settings], check=True, timeout=30)
-        configuration = yaml.safe_load((RULES / "alertmanager.yml").read_text())
-        configuration["route"] |= {"group_wait": "1s", "group_interval": "1s"}
-        for receiver in configuration["receivers"]:
-            for hook in receiver.get("webhook_configs", []):
-                hook["url"] = hook["url"].replace("127.0.0.1:9095", webhook.address)
-        (folder / "alertmanager.yml").write_text(yaml.safe_dump(configuration))
-        (folder / "prometheus.yml").write_text(yaml.safe_dump({
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": ["recording.yml", "alerts.yml"],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [self.alertmanager.removeprefix("http://")]}]}]},
-            "scrape_configs": [{"job_name": "ncclscope", "static_configs": [{"targets": [a.address for a in agents]}]}]}))
-
-    def start(self, prometheus=True):
-        self.processes.start("alertmanager", [
-            shutil.which("prometheus-alertmanager") or "alertmanager", f"--config.file={self.folder}/alertmanager.yml",
-            f"--storage.path={self.folder}/am", f"--web.listen-address={self.alertmanager.removeprefix('http://')}",
-            "--cluster.listen-address="])
-        wanted = [("alertmanager", self.alertmanager)]
-        if prometheus:
-            self.processes.start("prometheus", [
-                "prometheus", f"--config.file={self.folder}/prometheus.yml", f"--storage.tsdb.path={self.folder}/tsdb",
-                f"--web.listen-address={self.prometheus.removeprefix('http://')}"])
-            wanted.append(("prometheus", self.prometheus))
-        for name, address in wanted:
-            wait_until(f"{name} ready", lambda address=address: self.answers(f"{address}/-/ready"))
-
-    def suppressed(self):
-        return [a["labels"] for a in self.alerts() if a["status"]["state"] == "suppressed"]
-
-    def answers(self, url):
-        self.processes.check()
-        with contextlib.suppress(OSError):
-            return http_get(url)
-        return None
-
-    def get(self, url, **parameters):
-        return json.loads(http_get(url, **parameters)[1])
-
-    def query(self, expression, at=None):
-        when = {} if at is None else {"time": at}
-        return self.get(f"{self.prometheus}/api/v1/query", query=expression, **when)["data"]["result"]
-
-    def range(self, expression, seconds=150):
-        now = time.time()
-        return self.get(f"{self.prometheus}/api/v1/query_range", query=expression, start=now - seconds, end=now, step=1)["data"]["result"]
-
-    def fired(self):
-        """Labels of every alert that fired at any time so far."""
-        return [r["metric"] for r in self.query('max_over_time(ALERTS{alertstate="firing"}[5m])')]
-
-    def failed_rules(self):
-        groups = self.get(f"{self.prometheus}/api/v1/rules")["data"]["groups"]
-        return [f"{r['name']}: {r['lastError']}" for g in groups for r in g["rules"] if r.get("lastError")]
-
-    def alerts(self):
-        return self.get(f"{self.alertmanager}/api/v2/alerts")
 
 
 def text_of(labels):
@@ -247,17 +151,15 @@ def rdma_node(folder):
 
 @contextlib.contextmanager
 def cluster(build, folder, cases):
-    """Agents, monitoring and running jobs."""
+    """Running jobs, their agents, and a Prometheus and an Alertmanager over these."""
     arguments = ["--stalled-seconds", "2"]
     agents = [Agent(build, folder, f"node{n}", [*arguments, "--sysfs-root", rdma_node(folder)] if n >= 6 else arguments)
               for n in range(8)]
     with contextlib.ExitStack() as stack:
-        webhook = Webhook()
-        stack.callback(webhook.close)
         stack.enter_context(running(agents))
-        monitoring = Monitoring(folder, agents, webhook)
-        stack.callback(monitoring.processes.stop)
-        monitoring.start()
+        alertmanager = stack.enter_context(monitoring.alertmanager(folder))
+        prometheus = stack.enter_context(monitoring.prometheus(
+            folder, [monitoring.scrape("ncclscope", *(a.address for a in agents))], WINDOWS, alertmanager))
         jobs = {}
         for case in cases:
             jobs[case.name] = Job(
@@ -266,27 +168,19 @@ def cluster(build, folder, cases):
                 # On busy cores the plugin's governor would time only slices of operations, each rank its own.
                 env=["NCCLSCOPE_OVERHEAD_BUDGET=0.5", *case.environment])
             stack.callback(jobs[case.name].stop)
-        try:
-            yield monitoring, jobs, agents
-        except BaseException:
-            for name in ("prometheus", "alertmanager"):
-                log = folder / f"{name}.log"
-                if log.exists():
-                    warnings = [line for line in log.read_text(errors="replace").splitlines() if "level=info" not in line]
-                    print(f"-- {name}: " + "\n".join(warnings[-5:]))
-            raise
+        yield prometheus, alertmanager, jobs, agents
 
 
-def expect(monitoring, cases, extra=()):
+def expect(prometheus, alertmanager, cases, extra=()):
     """Waits until every alert has come, and then until nothing else can."""
     begin = time.monotonic()
     wanted = [(case.name, alert) for case in cases for alert in case.alerts] + [(None, alert) for alert in extra]
 
     def find(job, alert):
         if alert.severity == "info":
-            return next((a for a in monitoring.fired() if alert.matches(a) and a.get("job_id") == job), None)
+            return next((a for a in prometheus.fired() if alert.matches(a) and a.get("job_id") == job), None)
         path = "/page" if alert.severity == "critical" else "/ticket"
-        for where, notification in list(monitoring.webhook.received):
+        for where, notification in list(alertmanager.received):
             have = notification["labels"]
             if where == path and notification["status"] == "firing" and alert.matches(have) and have.get("job_id") == job:
                 return notification
@@ -311,41 +205,41 @@ def expect(monitoring, cases, extra=()):
     try:
         wait_until("all alerts", all_there, LIMIT_S)
     except Failure:
-        fired = "; ".join(text_of(f) for f in monitoring.fired()) or "none"
+        fired = "; ".join(text_of(f) for f in prometheus.fired()) or "none"
         raise Failure(f"missing: {[f'{job}: {alert.name} {alert.labels}' for job, alert in wanted]}; fired: {fired}; "
-                      f"rules failed: {monitoring.failed_rules()}") from None
+                      f"rules failed: {prometheus.failed_rules()}") from None
 
 
-def nothing_else(monitoring, cases, extra=()):
+def nothing_else(prometheus, cases, extra=()):
     """No other warning or critical alert fired at any time, and every rule could be evaluated."""
     by_job = {case.name: case.alerts + case.passing for case in cases}
     for case in cases:
         for alert in case.passing:
-            wait_until(f"the end of {case.name}: {alert.name}", lambda case=case, alert=alert: not monitoring.query(
+            wait_until(f"the end of {case.name}: {alert.name}", lambda case=case, alert=alert: not prometheus.query(
                 f'ALERTS{{alertname="{alert.name}", job_id="{case.name}", alertstate="firing"}}'), LIMIT_S)
-    strays = [text_of(f) for f in monitoring.fired() if f["severity"] != "info" and not any(
+    strays = [text_of(f) for f in prometheus.fired() if f["severity"] != "info" and not any(
         alert.matches(f) for alert in [*by_job.get(f.get("job_id"), []), *extra])]
     require(not strays, f"other alerts fired: {strays}")
-    failed = monitoring.failed_rules()
+    failed = prometheus.failed_rules()
     require(not failed, f"rules failed: {failed}")
 
 
-def wait_until_judged(monitoring, cases):
+def wait_until_judged(prometheus, cases):
     """Healthy jobs must have been looked at, too: three windows of inputs for all GPUs."""
     for case in cases:
-        wait_until(f"three windows of {case.name}", lambda job=case.name: len(monitoring.query(
+        wait_until(f"three windows of {case.name}", lambda job=case.name: len(prometheus.query(
             f'gpu:ncclscope_lag_seconds:rate10s{{job_id="{job}"}} and gpu:ncclscope_lag_seconds:rate10s offset 10s '
             "and gpu:ncclscope_lag_seconds:rate10s offset 20s")) == 4, LIMIT_S)
 
 
 def slow(build, folder):
     """Late hosts, GPUs, nodes and groups, links, sockets; beside healthy jobs, of which nothing is told."""
-    with cluster(build, folder, SLOW) as (monitoring, jobs, _):
-        expect(monitoring, SLOW, [ACROSS])
-        wait_until_judged(monitoring, HEALTHY)
+    with cluster(build, folder, SLOW) as (prometheus, alertmanager, jobs, _):
+        expect(prometheus, alertmanager, SLOW, [ACROSS])
+        wait_until_judged(prometheus, HEALTHY)
         require(all(job.process.poll() is None for job in jobs.values()), "a job ended")
-        nothing_else(monitoring, SLOW, [ACROSS])
-        values = {name: float(monitoring.query(f'max({name}{{job_id="healthy"}})')[0]["value"][1]) for name in (
+        nothing_else(prometheus, SLOW, [ACROSS])
+        values = {name: float(prometheus.query(f'max({name}{{job_id="healthy"}})')[0]["value"][1]) for name in (
             "comm:ncclscope_user_bus_bytes_per_second:rate10s", "comm:ncclscope_transfer_bus_bytes_per_second:max10s")}
         print(", ".join(f"{name} {value / 1e9:.1f} GB/s" for name, value in values.items()))
         require(list(values.values())[1] >= 0.95 * list(values.values())[0], f"transfer is below user bandwidth: {values}")
@@ -354,30 +248,30 @@ def slow(build, folder):
 def hangs(build, folder):
     """Every class of hang, each with the ranks that are to blame; a checkpoint and an evaluation end by themselves. Beside
     them jobs that are healthy and uneven."""
-    with cluster(build, folder, HANGS) as (monitoring, _, agents):
+    with cluster(build, folder, HANGS) as (prometheus, alertmanager, _, agents):
         wait_until("a node's processes gone", lambda: [
             labels["state"] for labels, _ in agents[5].scrape().get("ncclscope_rank_state", [])] == ["vanished"] * 2, LIMIT_S)
         agents[5].kill()
-        expect(monitoring, HANGS)
-        wait_until("the end of the checkpoint", lambda: not monitoring.query(
+        expect(prometheus, alertmanager, HANGS)
+        wait_until("the end of the checkpoint", lambda: not prometheus.query(
             'ALERTS{alertname="NcclscopeWaitingForRank", job_id="checkpoint"}'), LIMIT_S)
-        wait_until("the wait remembered as one that ended", lambda: monitoring.query(
+        wait_until("the wait remembered as one that ended", lambda: prometheus.query(
             'job:ncclscope_stalled_rank_seconds:longest_ended{job_id="checkpoint"} >= 4'))
-        wait_until_judged(monitoring, UNEVEN)
-        nothing_else(monitoring, HANGS, [Alert("NcclscopeAgentDown", {"instance": agents[5].address})])
-        told_in_time(monitoring)
+        wait_until_judged(prometheus, UNEVEN)
+        nothing_else(prometheus, HANGS, [Alert("NcclscopeAgentDown", {"instance": agents[5].address})])
+        told_in_time(prometheus)
 
 
-def told_in_time(monitoring):
+def told_in_time(prometheus):
     """Every hang was told soon after its threshold. Since when somebody waits is told by his age at a scrape."""
     begun = {}
-    for series in monitoring.range('min by (job_id) (ALERTS{alertname="NcclscopeHang", alertstate="firing"})'):
+    for series in prometheus.range('min by (job_id) (ALERTS{alertname="NcclscopeHang", alertstate="firing"})', 150):
         begun[series["metric"]["job_id"]] = min(float(at) for at, _ in series["values"])
     late = {}
     for job, at in begun.items():
         since = f'timestamp(ncclscope_stalled_rank_seconds{{job_id="{job}"}} > 0) - ncclscope_stalled_rank_seconds'
         threshold = f'job:ncclscope_hang_threshold_seconds:max{{job_id="{job}"}}'
-        late[job] = float(monitoring.query(f"{at} - min({since}) - scalar({threshold})", at)[0]["value"][1])
+        late[job] = float(prometheus.query(f"{at} - min({since}) - scalar({threshold})", at)[0]["value"][1])
     print("told after the threshold: " + ", ".join(f"{job} {by:.1f} s" for job, by in sorted(late.items(), key=lambda i: i[1])))
     require(late and max(late.values()) <= HANG_TOLD_WITHIN_S, f"later than {HANG_TOLD_WITHIN_S} s after the threshold: {late}")
 
@@ -391,11 +285,8 @@ def matched(matchers):
 
 def inhibitions(_, folder):
     """Every inhibition of alertmanager.yml: what is explained is suppressed, in the same job only."""
-    webhook = Webhook()
-    monitoring = Monitoring(folder, [], webhook)
     rules = yaml.safe_load((RULES / "alertmanager.yml").read_text())["inhibit_rules"]
-    try:
-        monitoring.start(prometheus=False)
+    with monitoring.alertmanager(folder) as alertmanager:
         now = datetime.datetime.now(datetime.timezone.utc).isoformat()
         alerts, expected = [], set()
         for number, rule in enumerate(rules):
@@ -410,22 +301,19 @@ def inhibitions(_, folder):
                     # Another job, node or communicator: not suppressed.
                     alerts.append({"alertname": target, **{k: f"{v}-{target}-other" for k, v in same.items()}})
         body = json.dumps([{"labels": labels | {"severity": "warning"}, "startsAt": now} for labels in alerts]).encode()
-        request = urllib.request.Request(f"{monitoring.alertmanager}/api/v2/alerts", body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(f"{alertmanager.url}/api/v2/alerts", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=10) as response:
             require(response.status == 200, f"alertmanager answers {response.status}")
 
         def keys(labels):
             return (labels["alertname"], *sorted(v for k, v in labels.items() if k not in ("alertname", "severity", "rank")))
         # Statuses are those of the last notification round.
-        wait_until("all that is explained is suppressed", lambda: expected <= {keys(a) for a in monitoring.suppressed()}, 30)
-        others = {keys(a) for a in monitoring.suppressed()} - expected
+        wait_until("all that is explained is suppressed", lambda: expected <= {keys(a) for a in alertmanager.suppressed()}, 30)
+        others = {keys(a) for a in alertmanager.suppressed()} - expected
         chained = {a[0] for a in others}
         require(not any(part.endswith("-other") for a in others for part in a), f"suppressed without a cause: {others}")
         print(f"{len(rules)} inhibitions, {len(alerts)} alerts, {len(expected)} suppressed; causes that are suppressed "
               f"themselves: {sorted(chained) or 'none'}")
-    finally:
-        monitoring.processes.stop()
-        webhook.close()
 
 
 if __name__ == "__main__":

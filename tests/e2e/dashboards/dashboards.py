@@ -11,24 +11,21 @@ return data. Where Grafana's panels were fetched (scripts/fetch-grafana.sh) and 
 too; NCCLSCOPE_SCREENSHOTS=DIR keeps the pictures. The scenario `pictures` makes those of docs/dashboards.
 """
 import contextlib
-import http.server
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import threading
 import time
 
-import yaml
-
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
 import drawing  # noqa: E402
-from support import (CLUSTER, PLUGIN, ROOT, Failure, Job, Processes, free_ports, http_get, node_agents,  # noqa: E402
-                     parse_samples, require, run_scenarios, wait_until)
+import monitoring  # noqa: E402
+from monitoring import RULES  # noqa: E402
+from support import (CLUSTER, PLUGIN, ROOT, Failure, Job, answering, node_agents, parse_samples, require,  # noqa: E402
+                     run_scenarios, wait_until)
 
-RULES = ROOT / "deploy" / "prometheus"
 DASHBOARDS = ROOT / "dashboards" / "grafana"
 # Three windows, a baseline and what comes after it must fit into a test.
 SHIPPED_WINDOW = json.loads((RULES / "thresholds.json").read_text())["window"]["value"]
@@ -48,90 +45,40 @@ def documented_report():
     return names["report_throughput"]
 
 
-class Others:
-    """What other exporters say: DCGM of the GPUs that our agents know, and the throughput that jobs report."""
+def others(agents, folder):
+    """A server of what other exporters say: DCGM of the GPUs that our agents know, and the throughput that jobs report."""
+    report = documented_report()
+    textfiles = folder / "textfiles"
+    textfiles.mkdir()
 
-    def __init__(self, agents, folder):
-        report = documented_report()
-        textfiles = folder / "textfiles"
-        textfiles.mkdir()
+    def text():
+        lines, seen = [], set()
+        for agent in agents:
+            for labels, _ in parse_samples(agent.get("/metrics")[1])["ncclscope_rank_info"]:
+                if not labels["gpu_uuid"] or labels["gpu_uuid"] in seen:
+                    continue
+                seen.add(labels["gpu_uuid"])
+                where = f'gpu="{labels["gpu"]}",UUID="{labels["gpu_uuid"]}",Hostname="{labels["node"]}"'
+                for name, number in (("DCGM_FI_PROF_SM_ACTIVE", 0.8), ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 0.4),
+                                     ("DCGM_FI_DEV_SM_CLOCK", 1755), ("DCGM_FI_DEV_GPU_TEMP", 61),
+                                     ("DCGM_FI_DEV_POWER_USAGE", 540), ("DCGM_FI_PROF_NVLINK_TX_BYTES", 42e9),
+                                     ("DCGM_FI_PROF_PCIE_TX_BYTES", 9e9), ("DCGM_FI_DEV_XID_ERRORS", 0)):
+                    # No two GPUs are alike, and nothing stands still.
+                    wobble = 1 + 0.03 * ((hash(labels["gpu_uuid"]) + int(time.monotonic())) % 5)
+                    lines.append(f"{name}{{{where}}} {number / wobble}")
+        for job in (LATE, HEALTHY, STEPS):
+            report(textfiles, CLUSTER, job, "tokens", 91000 + 500 * (int(time.monotonic()) % 7))
+        for number, path in enumerate(sorted(textfiles.glob("*.prom"))):
+            # One HELP and TYPE for a metric, as the textfile collector makes of them.
+            lines += [line for line in path.read_text().splitlines() if number == 0 or not line.startswith("#")]
+        return "\n".join(lines) + "\n"
 
-        def text():
-            lines, seen = [], set()
-            for agent in agents:
-                for labels, _ in parse_samples(agent.get("/metrics")[1])["ncclscope_rank_info"]:
-                    if not labels["gpu_uuid"] or labels["gpu_uuid"] in seen:
-                        continue
-                    seen.add(labels["gpu_uuid"])
-                    where = f'gpu="{labels["gpu"]}",UUID="{labels["gpu_uuid"]}",Hostname="{labels["node"]}"'
-                    for name, number in (("DCGM_FI_PROF_SM_ACTIVE", 0.8), ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 0.4),
-                                         ("DCGM_FI_DEV_SM_CLOCK", 1755), ("DCGM_FI_DEV_GPU_TEMP", 61),
-                                         ("DCGM_FI_DEV_POWER_USAGE", 540), ("DCGM_FI_PROF_NVLINK_TX_BYTES", 42e9),
-                                         ("DCGM_FI_PROF_PCIE_TX_BYTES", 9e9), ("DCGM_FI_DEV_XID_ERRORS", 0)):
-                        # No two GPUs are alike, and nothing stands still.
-                        wobble = 1 + 0.03 * ((hash(labels["gpu_uuid"]) + int(time.monotonic())) % 5)
-                        lines.append(f"{name}{{{where}}} {number / wobble}")
-            for job in (LATE, HEALTHY, STEPS):
-                report(textfiles, CLUSTER, job, "tokens", 91000 + 500 * (int(time.monotonic()) % 7))
-            for number, path in enumerate(sorted(textfiles.glob("*.prom"))):
-                # One HELP and TYPE for a metric, as the textfile collector makes of them.
-                lines += [line for line in path.read_text().splitlines() if number == 0 or not line.startswith("#")]
-            return "\n".join(lines) + "\n"
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):  # noqa: N802 (the library's name)
-                try:
-                    body = text().encode()
-                except OSError:
-                    self.send_error(503)
-                    return
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-
-
-class Prometheus:
-    def __init__(self, folder, agents, others):
-        self.address = f"http://127.0.0.1:{free_ports(1)[0]}"
-        settings = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-        subprocess.run([sys.executable, "-B", RULES / "render.py", "--out", folder, *settings], check=True, timeout=30)
-        (folder / "prometheus.yml").write_text(yaml.safe_dump({
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": ["recording.yml", "alerts.yml"],
-            "scrape_configs": [
-                {"job_name": "ncclscope", "static_configs": [{"targets": [a.address for a in agents]}]},
-                {"job_name": "others", "honor_labels": True, "static_configs": [{"targets": [others.address]}]}]}))
-        self.processes = Processes(folder)
-        self.processes.start("prometheus", ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
-                                            f"--web.listen-address={self.address.removeprefix('http://')}"])
-
-        def ready():
-            self.processes.check()
-            with contextlib.suppress(OSError):
-                return http_get(f"{self.address}/-/ready")
-            return None
-        wait_until("prometheus ready", ready)
-
-    def ask(self, path, **parameters):
-        return json.loads(http_get(f"{self.address}/api/v1/{path}", **parameters)[1])["data"]
-
-    def instant(self, expression):
-        return self.ask("query", query=expression)["result"]
-
-    def range(self, expression, seconds=15):
-        now = time.time()
-        return self.ask("query_range", query=expression, start=now - seconds, end=now, step=1)["result"]
+    def answer(*_):
+        try:
+            return 200, text()
+        except OSError:
+            return 503, ""
+    return answering(answer)
 
 
 def expand(text, variables):
@@ -155,7 +102,7 @@ def variables_of(board, job, prometheus):
     names = [v["name"] for v in board["templating"]["list"]]
     for name, label, metric in (("comm", "comm", "ncclscope_communicator_info"), ("node", "node", "ncclscope_rank_info")):
         if name in names:
-            found = {r["metric"][label] for r in prometheus.instant(f'{metric}{{job_id="{job}"}}')}
+            found = {r["metric"][label] for r in prometheus.query(f'{metric}{{job_id="{job}"}}')}
             choices = [{**c, name: value} for c in choices for value in sorted(found)]
     return [{k: v for k, v in c.items() if k in names} for c in choices]
 
@@ -182,7 +129,10 @@ class Expressions:
             for key, target in list(self.left.items()):
                 for variables in sets[key[0]]:
                     expression = expand(target["expr"], variables)
-                    result = (self.prometheus.instant if target.get("instant") else self.prometheus.range)(expression)
+                    if target.get("instant"):
+                        result = self.prometheus.query(expression)
+                    else:
+                        result = self.prometheus.range(expression, 15)
                     if any(is_number(v) for r in result for v in r.get("values", [r.get("value")])):
                         self.done[key] = expression
                         del self.left[key]
@@ -196,13 +146,13 @@ class Expressions:
                     continue
                 text = expand(variable["query"], variables_of(board, LATE, self.prometheus)[0])
                 if match := re.fullmatch(r"label_values\((.+), (\w+)\)", text):
-                    found = {r["metric"].get(match[2]) for r in self.prometheus.instant(match[1])}
+                    found = {r["metric"].get(match[2]) for r in self.prometheus.query(match[1])}
                 else:
                     inner = re.fullmatch(r"query_result\((.+)\)", text)[1]
                     pattern = re.compile(variable["regex"].strip("/").replace("(?<", "(?P<"))
                     # As Grafana writes a result before it applies the pattern.
                     lines = ["{" + ",".join(f'{k}="{v}"' for k, v in r["metric"].items()) + "} 1" for r in
-                             self.prometheus.instant(inner)]
+                             self.prometheus.query(inner)]
                     found = {m["value"] for m in map(pattern.search, lines) if m}
                 require(found - {None, ""}, f"{name}: variable {variable['name']} has no values: {text}")
 
@@ -255,10 +205,10 @@ def emulated_cluster(build, folder, **options):
     """A Prometheus over the agents of two nodes on which the jobs run."""
     with contextlib.ExitStack() as stack:
         agents = stack.enter_context(node_agents(build, folder, 2))
-        others = Others(agents, folder)
-        stack.callback(others.close)
-        prometheus = Prometheus(folder, agents, others)
-        stack.callback(prometheus.processes.stop)
+        others_url = stack.enter_context(others(agents, folder))
+        prometheus = stack.enter_context(monitoring.prometheus(
+            folder, [monitoring.scrape("ncclscope", *(a.address for a in agents)),
+                     monitoring.scrape("others", others_url.removeprefix("http://"), honor_labels=True)], SETTINGS))
         for job in start_jobs(build, agents, **options):
             stack.callback(job.stop)
         yield prometheus
@@ -285,14 +235,14 @@ def pictures(build, folder):
     require(drawing.missing() is None, drawing.missing())
     with emulated_cluster(build, folder, late_from=300) as prometheus:
         boards = Expressions(prometheus).boards
-        wait_until("a culprit", lambda: prometheus.instant(f'gpu:ncclscope_lag_seconds:culprit{{job_id="{LATE}"}}'), 150)
+        wait_until("a culprit", lambda: prometheus.query(f'gpu:ncclscope_lag_seconds:culprit{{job_id="{LATE}"}}'), 150)
         time.sleep(20)
         choices = {name: variables_of(board, LATE, prometheus)[-1] for name, board in boards.items()}
         drawing.draw(folder, prometheus, boards, expand, choices, seconds=100)
         hung = {"job-hang": variables_of(boards["job"], HUNG, prometheus)[0]}
         drawing.draw(folder, prometheus, {"job-hang": boards["job"]}, expand, hung, seconds=100)
         for what in ("ALERTS", "gpu:ncclscope_lag_seconds:culprit", "gpu:ncclscope_culprit_timestamp_seconds:min"):
-            for result in prometheus.instant(what):
+            for result in prometheus.query(what):
                 print(result["metric"], result["value"][1])
 
 

@@ -12,11 +12,10 @@ import os
 import pathlib
 import shutil
 import subprocess
-import threading
 import time
 
-from browser import Browser, BrowserError, program
-from support import Failure, require
+from browser import Browser, program
+from support import http_server, require
 
 HERE = pathlib.Path(__file__).resolve().parent / "drawing"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path(os.environ.get("HOME", "/tmp")) / ".cache") / "ncclscope"
@@ -95,35 +94,27 @@ def draw(folder, prometheus, boards, expand, variables, seconds=40):
     checked = time.monotonic()
     run(["node", place / "node_modules" / "vite" / "bin" / "vite.js", "build", "--logLevel", "error"], place, "vite build")
     built = time.monotonic()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=place / "dist"))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     pictures = os.environ.get("NCCLSCOPE_SCREENSHOTS")
-    try:
-        with Browser(width=1410) as browser:
-            for name, board in boards.items():
-                now = time.time()
-                (place / "dist" / "board.json").write_text(json.dumps({
-                    "board": filled(copy.deepcopy(board), expand, variables[name]), "prometheus": prometheus.address,
-                    "from": int(now) - seconds, "to": int(now), "step": 1,
-                    "chosen": ", ".join(f"{k} {v}" for k, v in variables[name].items()
-                                        if k not in ("datasource", "runbooks") and v != ".*")}))
-                browser.errors.clear()
-                browser.open(f"http://127.0.0.1:{server.server_address[1]}/index.html")
-                drawn = browser.wait_for("window.drawn")
-                failed = [f"{p['title']}: {p['error']}" for p in drawn if p["error"]]
-                require(not failed, f"{name}: panels that could not be drawn: {failed[:3]}")
-                texts = browser.evaluate("document.getElementById('board').innerText")
-                lost = [p["title"] for p in board["panels"] if p["title"] not in texts and "$" not in p["title"]]
-                require(not lost, f"{name}: titles that are not there: {lost}")
-                empty = [p["title"] for p in drawn if not p["series"]]
-                thrown = [e for e in browser.errors if "404" not in e]
-                require(not thrown, f"{name}: {thrown[:3]}")
-                print(f"{name}: {len(drawn)} panels drawn, empty for this choice: {', '.join(empty) or 'none'}")
-                if pictures:
-                    browser.screenshot(pathlib.Path(pictures) / f"{name}.png")
-    except BrowserError as error:
-        raise Failure(str(error)) from error
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http_server(functools.partial(Files, directory=place / "dist")) as page, Browser(width=1410) as browser:
+        for name, board in boards.items():
+            now = time.time()
+            (place / "dist" / "board.json").write_text(json.dumps({
+                "board": filled(copy.deepcopy(board), expand, variables[name]), "prometheus": prometheus.url,
+                "from": int(now) - seconds, "to": int(now), "step": 1,
+                "chosen": ", ".join(f"{k} {v}" for k, v in variables[name].items()
+                                    if k not in ("datasource", "runbooks") and v != ".*")}))
+            browser.errors.clear()
+            browser.open(f"{page}/index.html")
+            drawn = browser.wait_for("window.drawn")
+            failed = [f"{p['title']}: {p['error']}" for p in drawn if p["error"]]
+            require(not failed, f"{name}: panels that could not be drawn: {failed[:3]}")
+            texts = browser.evaluate("document.getElementById('board').innerText")
+            lost = [p["title"] for p in board["panels"] if p["title"] not in texts and "$" not in p["title"]]
+            require(not lost, f"{name}: titles that are not there: {lost}")
+            empty = [p["title"] for p in drawn if not p["series"]]
+            thrown = [e for e in browser.errors if "404" not in e]
+            require(not thrown, f"{name}: {thrown[:3]}")
+            print(f"{name}: {len(drawn)} panels drawn, empty for this choice: {', '.join(empty) or 'none'}")
+            if pictures:
+                browser.screenshot(pathlib.Path(pictures) / f"{name}.png")
     print(f"schema {checked - begin:.0f} s, build {built - checked:.0f} s, drawing {time.monotonic() - built:.0f} s")

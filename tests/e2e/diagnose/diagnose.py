@@ -9,7 +9,6 @@ side on the same agents, each watched by a thread. Thresholds are short, so that
 """
 import concurrent.futures
 import contextlib
-import http.server
 import json
 import os
 import pathlib
@@ -21,7 +20,8 @@ import urllib.parse
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import (JOB, PLUGIN, ROOT, Agent, Failure, Job, Processes, api_listener, free_ports, http_get, node_agents,  # noqa: E402
+import monitoring  # noqa: E402
+from support import (JOB, PLUGIN, ROOT, Agent, Failure, Job, answering, api_listener, free_ports, node_agents,  # noqa: E402
                      remote_access, require, run_scenarios, running, sum_of, trusting, wait_until)
 
 NODES, GPUS = 2, 2
@@ -171,21 +171,13 @@ def late_gpu(c):
     require(text.startswith(f"Job {c.job_id}: GPU 0 of node1 (global rank 2) is late\n"), text)
 
 
-class Past(http.server.BaseHTTPRequestHandler):
-    """A Prometheus with recording rules, as far as a job's transfers are concerned."""
-
-    shape, remembered = {}, {}  # labels; series: value
-
-    def do_GET(self):  # noqa: N802 (the library's name)
-        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)["query"][0]
-        values = [v for name, v in self.remembered.items() if query.startswith(name)]
-        result = [{"metric": self.shape, "value": [0, str(v)]} for v in values]
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode())
-
-    def log_message(self, *_):
-        pass
+def remembering(shape, series):
+    """A Prometheus with recording rules, as far as a job's transfers are concerned: labels, and {series: value}."""
+    def answer(path, _):
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)["query"][0]
+        result = [{"metric": shape, "value": [0, str(v)]} for name, v in series.items() if query.startswith(name)]
+        return 200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+    return answering(answer)
 
 
 def slower_than_before(c):
@@ -202,21 +194,14 @@ def slower_than_before(c):
     operations, seconds, bus_bytes = (values[-1] - values[0] for values in sums.values())
     shapes = [labels for labels, _ in c.agents[0].scrape()["ncclscope_collective_busy_seconds_total"] if labels["job_id"] == c.job_id]
     require(len(shapes) == 1, f"{shapes}")
-    Past.shape = {name: shapes[0][name] for name in ("collective", "size", "algorithm")} | {
+    shape = {name: shapes[0][name] for name in ("collective", "size", "algorithm")} | {
         "dimension": "dp", "nranks": "4", "nnodes": "2"}
-    Past.remembered = {"job:ncclscope_transfer_bus_bytes_per_second:baseline": 10 * bus_bytes / seconds,
-                       "job:ncclscope_bus_bytes_per_operation:baseline": bus_bytes / operations}
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Past)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        before = f"http://127.0.0.1:{server.server_address[1]}"
+    with remembering(shape, {"job:ncclscope_transfer_bus_bytes_per_second:baseline": 10 * bus_bytes / seconds,
+                             "job:ncclscope_bus_bytes_per_operation:baseline": bus_bytes / operations}) as before:
         report = c.diagnose("--window", "6s", "--late-share", "0.3", "--prometheus", before, "--json", status=FINDING)
         told = [(f["kind"], f["comm_name"], f["collective"]) for f in report["findings"] if f["fault"]]
         require(told == [("slow_transfer", "dp_group", "AllReduce")], f"{report['findings']}")
         require(report["findings"][0]["share"] < 0.5, f"{report['findings'][0]}")
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def never_called(c):
@@ -350,7 +335,7 @@ def remote(build, folder):
     ones tests/e2e/slurm asks), and by a real Prometheus."""
     remote_access(folder, "IP:127.0.0.1,IP:127.0.0.2")
     hosts = ["127.0.0.1", "127.0.0.2"]
-    port, prometheus_port = free_ports(2)
+    port = free_ports(1)[0]
     agents = [Agent(build, folder, f"node{n}", api_listener(folder, f"{host}:{port}")) for n, host in enumerate(hosts)]
     programs = folder / "bin"
     programs.mkdir()
@@ -360,16 +345,9 @@ def remote(build, folder):
         (programs / name).chmod(0o755)
     with running(agents):
         targets = [{"targets": [a.address], "labels": {"instance": f"{host}:9464"}} for a, host in zip(agents, hosts, strict=True)]
-        (folder / "prometheus.yml").write_text(json.dumps({"global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-                                                           "scrape_configs": [{"job_name": "ncclscope", "static_configs": targets}]}))
-        processes = Processes(folder)
         job = Job(build, NODES, GPUS, "ddp", 100000, PLUGIN, [a.socket for a in agents], compute_ms=50, hang_seconds=120)
-        try:
-            processes.start("prometheus", ["prometheus", f"--config.file={folder}/prometheus.yml",
-                                           f"--storage.tsdb.path={folder}/tsdb",
-                                           f"--web.listen-address=127.0.0.1:{prometheus_port}"])
+        with job, monitoring.prometheus(folder, [{"job_name": "ncclscope", "static_configs": targets}]) as prometheus:
             Watched(build, agents).wait_until_running()
-            url = f"http://127.0.0.1:{prometheus_port}/"
 
             def diagnose(*arguments, status):
                 result = subprocess.run(
@@ -384,18 +362,14 @@ def remote(build, folder):
             require(all_of_them in text, text)
             text = diagnose("--slurm", "--port", str(port), *trusted, status=HEALTHY)
             require(all_of_them in text, text)
-            wait_until("both agents scraped", lambda: len(json.loads(http_get(
-                f"{url}api/v1/query", query="ncclscope_job_info")[1])["data"]["result"]) == 2)
-            text = diagnose("--prometheus", url, "--port", str(port), *trusted, status=HEALTHY)
+            wait_until("both agents scraped", lambda: len(prometheus.query("ncclscope_job_info")) == 2)
+            text = diagnose("--prometheus", prometheus.url + "/", "--port", str(port), *trusted, status=HEALTHY)
             require(all_of_them in text, text)
             text = diagnose("--nodes", f"127.0.0.1:{port}", status=USAGE)
             require("--ca" in text, text)
             text = diagnose("--nodes", f"127.0.0.1:{port},127.0.0.2:{port}", "--ca", folder / "ca.crt", status=UNREACHABLE)
             text = diagnose("--prometheus", f"http://127.0.0.1:{free_ports(1)[0]}", *trusted, status=USAGE)
             require("Prometheus at" in text, text)
-        finally:
-            job.stop()
-            processes.stop()
 
 
 def dumps(build, folder):

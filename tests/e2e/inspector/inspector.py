@@ -11,7 +11,6 @@ came last into a collective must show just that.
 import collections
 import json
 import math
-import os
 import pathlib
 import re
 import shutil
@@ -19,15 +18,14 @@ import subprocess
 import sys
 import time
 
-import yaml
 from prometheus_client.openmetrics import parser as openmetrics
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.dont_write_bytecode = True
+import monitoring  # noqa: E402
 import rules  # noqa: E402
-from support import (CLUSTER, JOB, PLUGIN, Failure, Job, Processes, free_ports, http_get, node_agents, parse_samples,  # noqa: E402
-                     require, run_scenarios, wait_until)
+from support import CLUSTER, JOB, PLUGIN, Failure, Job, node_agents, parse_samples, require, run_scenarios, wait_until  # noqa: E402
 
 TYPE_BYTES = {"ncclInt8": 1, "ncclUint8": 1, "Unknown": 1, "ncclInt32": 4, "ncclUint32": 4, "ncclInt64": 8,
               "ncclUint64": 8, "ncclFloat16": 2, "ncclFloat32": 4, "ncclFloat64": 8, "ncclBfloat16": 2}
@@ -277,78 +275,47 @@ def queries():
 LAYOUTS = ((2, 2, "megatron:tp=1,pp=2,dp=2"), (2, 2, "megatron:tp=2,dp=2"), (2, 1, "ddp"), (1, 2, "megatron:tp=1,pp=2"))
 
 
-class Scraper:
-    """A real Prometheus over the agents' pages."""
-
-    def __init__(self, folder, agents):
-        self.processes = Processes(folder)
-        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
-        (folder / "prometheus.yml").write_text(yaml.safe_dump({
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-            "scrape_configs": [{"job_name": "inspector", "metrics_path": "/metrics/inspector",
-                                "static_configs": [{"targets": [a.address for a in agents]}]}]}))
-        self.processes.start("prometheus", ["prometheus", f"--config.file={folder}/prometheus.yml",
-                                            f"--storage.tsdb.path={folder}/tsdb",
-                                            f"--web.listen-address={self.url.removeprefix('http://')}"])
-
-        def ready():
-            self.processes.check()
-            try:
-                return http_get(f"{self.url}/-/ready")
-            except OSError:
-                return None
-        wait_until("prometheus ready", ready)
-
-    def ask(self, path, **parameters):
-        return json.loads(http_get(f"{self.url}/api/v1/{path}", **parameters)[1])["data"]
-
-    def query(self, expression):
-        return self.ask("query", query=expression)["result"]
-
-
 def page(build, folder):
     """/metrics/inspector: Inspector's dashboards get data from a real Prometheus; nothing is left once the job is gone."""
-    if not shutil.which("prometheus"):
-        raise Failure("prometheus is not installed")
     with node_agents(build, folder, NODES, arguments=["--inspector-window-seconds", "1"]) as agents:
         jobs = [Job(build, nodes, gpus, layout, 100_000, PLUGIN, [a.socket for a in agents][:nodes], compute_ms=20,
                     kernel_us=KERNEL_US, seconds=120, env=COMMON, seed=n) for n, (nodes, gpus, layout) in enumerate(LAYOUTS, 1)]
-        scraper = Scraper(folder, agents)
-        try:
-            def window():
-                found = check_exposition(agents[0].get("/metrics/inspector")[1])
-                return found if all(name in found for name in NAMES) else None
-            samples = wait_until("a window with all kinds of operations", window)
-            require_values(samples)
-            require(samples["ncclscope_inspector_left_out_operations_total"] == [({}, 0.0)], "operations were left out")
-            require({labels["gpu"] for labels, _ in samples["nccl_bus_bandwidth_gbs"]} == {"GPU0", "GPU1"}, "GPUs of the node")
-            kind, text = agents[1].get("/metrics/inspector", "application/openmetrics-text; version=1.0.0")
-            require(kind.startswith("application/openmetrics-text"), kind)
-            require(list(openmetrics.text_string_to_metric_families(text)), "no family in OpenMetrics")
-
-            asked = list(queries())
-            answers = {}
-
-            def all_answer():
-                for expression in asked:
-                    if not answers.get(expression):
-                        answers[expression] = scraper.query(expression)
-                return all(answers[e] for e in asked)
+        scrapes = [monitoring.scrape("inspector", *(a.address for a in agents), metrics_path="/metrics/inspector")]
+        with monitoring.prometheus(folder, scrapes) as prometheus:
             try:
-                wait_until("data for the dashboards' queries", all_answer, 60)
-            except Failure:
-                print("\n".join(f"no data: {e}" for e in asked if not answers[e]))
-                raise
-            for name in ("cluster", "slurm_job_id"):
-                have = scraper.ask(f"label/{name}/values")
-                require(have == [{"cluster": CLUSTER, "slurm_job_id": JOB}[name]], f"{name}: {have}")
-            print(f"{len(asked)} queries, {sum(bool(a) for a in answers.values())} with data")
-        finally:
-            for job in jobs:
-                job.stop()
-        wait_until("no series of a job that is gone", lambda: not scraper.query("nccl_bus_bandwidth_gbs"), 30)
-        require(scraper.query('max_over_time(up{job="inspector"}[5m])')[0]["value"][1] == "1", "the scrapes failed")
-        scraper.processes.stop()
+                def window():
+                    found = check_exposition(agents[0].get("/metrics/inspector")[1])
+                    return found if all(name in found for name in NAMES) else None
+                samples = wait_until("a window with all kinds of operations", window)
+                require_values(samples)
+                require(samples["ncclscope_inspector_left_out_operations_total"] == [({}, 0.0)], "operations were left out")
+                require({labels["gpu"] for labels, _ in samples["nccl_bus_bandwidth_gbs"]} == {"GPU0", "GPU1"}, "GPUs of the node")
+                kind, text = agents[1].get("/metrics/inspector", "application/openmetrics-text; version=1.0.0")
+                require(kind.startswith("application/openmetrics-text"), kind)
+                require(list(openmetrics.text_string_to_metric_families(text)), "no family in OpenMetrics")
+
+                asked = list(queries())
+                answers = {}
+
+                def all_answer():
+                    for expression in asked:
+                        if not answers.get(expression):
+                            answers[expression] = prometheus.query(expression)
+                    return all(answers[e] for e in asked)
+                try:
+                    wait_until("data for the dashboards' queries", all_answer, 60)
+                except Failure:
+                    print("\n".join(f"no data: {e}" for e in asked if not answers[e]))
+                    raise
+                for name in ("cluster", "slurm_job_id"):
+                    have = prometheus.ask(f"label/{name}/values")
+                    require(have == [{"cluster": CLUSTER, "slurm_job_id": JOB}[name]], f"{name}: {have}")
+                print(f"{len(asked)} queries, {sum(bool(a) for a in answers.values())} with data")
+            finally:
+                for job in jobs:
+                    job.stop()
+            wait_until("no series of a job that is gone", lambda: not prometheus.query("nccl_bus_bandwidth_gbs"), 30)
+            require(prometheus.query('max_over_time(up{job="inspector"}[5m])')[0]["value"][1] == "1", "the scrapes failed")
         # Nobody has asked for it: there is no such page.
     (folder / "off").mkdir()
     with node_agents(build, folder / "off", 1) as agents:

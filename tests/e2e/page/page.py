@@ -20,8 +20,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from browser import Browser, BrowserError, program  # noqa: E402
-from support import (PLUGIN, ROOT, Agent, Failure, Job, Skipped, node_agents, require, run_scenarios, running,  # noqa: E402
+from browser import Browser, needs_a_browser  # noqa: E402
+from support import (PLUGIN, ROOT, Agent, Failure, Job, node_agents, require, run_scenarios, running,  # noqa: E402
                      wait_until)
 
 TOKEN = "a-token-of-the-test"
@@ -202,7 +202,7 @@ def use(build, folder):
                 wait_until("ranks that wait for 6 s", ranks_wait)
             except Failure as failure:
                 raise Failure(f"{failure}: {json.dumps(node_data(agents[0])['jobs'])[:3000]}") from None
-            with a_browser() as browser:
+            with Browser() as browser:
                 check_live(browser, agents[0])
                 check_use(browser)
                 check_states(browser)
@@ -213,7 +213,7 @@ def use(build, folder):
 
 def agent_is_gone(agent):
     """The page says so, and keeps what it had."""
-    with a_browser() as browser:
+    with Browser() as browser:
         browser.set_headers(Authorization=f"Bearer {TOKEN}")
         browser.open(f"http://{agent.address}/")
         browser.wait_for("document.querySelectorAll('#jobs article').length > 0")
@@ -234,7 +234,7 @@ def screenshot(build, folder):
         try:
             time.sleep(seconds)
             require(job.process.poll() is None, f"the job ended: {job.process.poll()}")
-            with a_browser(width=1640) as browser:
+            with Browser(width=1640) as browser:
                 browser.open(f"http://{agents[0].address}/")
                 browser.wait_for("document.querySelectorAll('#jobs article').length > 0")
                 for scheme in ("light", "dark"):
@@ -242,20 +242,6 @@ def screenshot(build, folder):
                     browser.screenshot(path.with_stem(f"{path.stem}-{scheme}"))
         finally:
             job.stop()
-
-
-def needs_a_browser():
-    if program() is None:
-        raise Skipped("no Chromium here; scripts/install-deps.sh installs it")
-
-
-class a_browser(Browser):  # noqa: N801 (used as a function)
-    """A browser whose complaints are failures of the test."""
-
-    def __exit__(self, kind=None, error=None, trace=None):
-        super().__exit__(kind, error, trace)
-        if isinstance(error, BrowserError):
-            raise Failure(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ no_driver: the worker linked with the real NCCL and CUDA runtime, where no drive
 (tests/support/fake_nccl.cc, fake_cudart.cc), which move real bytes between real processes, on a copy of the machine
 "rail8"; what they measure means nothing, so thresholds in these tests are absurdly high or low.
 """
-import http.server
 import json
 import os
 import pathlib
@@ -18,12 +17,11 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "slurm"))
 sys.dont_write_bytecode = True
-from support import ROOT, Failure, Processes, Skipped, require, run_scenarios  # noqa: E402
+from support import ROOT, Failure, Processes, Skipped, answering, require, run_scenarios  # noqa: E402
 
 RAIL8 = ",".join(f"0000:{n}3:00.0" for n in range(1, 9))
 SMALL = ["--max-bytes", "4K", "--iterations", "2", "--warmup", "1"]
@@ -222,35 +220,24 @@ def several_processes(build, folder):
     require("process 1 did not find process 0: 127.0.0.1:" in err, err)
 
 
-class BaselineHandler(http.server.BaseHTTPRequestHandler):
-    asked = []
-
-    def do_GET(self):  # noqa: N802, the library's name
-        self.asked.append(self.path)
-        rows = [{"metric": {"collective": c, "size": "<=4KiB"}, "value": [1, v]} for c, v in (("AllReduce", "5e9"), ("AllGather", "1"))]
-        body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": rows}}).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 def baseline(build, folder):
     """The fleet's baseline from a Prometheus, and one that does not answer."""
     probe = Probe(build, folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BaselineHandler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = ["--prometheus", f"http://127.0.0.1:{server.server_address[1]}", "--cluster", "west"]
+    asked = []
+
+    def answer(path, _):
+        asked.append(path)
+        rows = [{"metric": {"collective": c, "size": "<=4KiB"}, "value": [1, v]} for c, v in (("AllReduce", "5e9"), ("AllGather", "1"))]
+        return 200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": rows}})
+    with answering(answer) as prometheus:
+        url = ["--prometheus", prometheus, "--cluster", "west"]
         report = probe.json(0, *SMALL, *url)
         known = {c["collective"]: c["baseline"]["gigabytes_per_second"] for c in report["comparisons"]}
         require(known == {"AllReduce": 5, "AllGather": 1e-9, "ReduceScatter": None, "AlltoAll": None}, f"{known}")
-        require("nranks%3D%228%22%2Cnnodes%3D%221%22%2Ccluster%3D%22west%22" in BaselineHandler.asked[0], f"{BaselineHandler.asked}")
+        require("nranks%3D%228%22%2Cnnodes%3D%221%22%2Ccluster%3D%22west%22" in asked[0], f"{asked}")
         probe.run(0, *SMALL, *url, "--collectives", "AllGather", "--min-baseline-fraction", "1")
         _, err = probe.run(3, *SMALL, *url, "--collectives", "AlltoAll", "--min-baseline-fraction", "1")
         require("the fleet's baseline is not known" in err, err)
-        server.shutdown()
     out, _ = probe.run(0, *SMALL, *url)
     require("the fleet's baseline is unknown (Prometheus at" in out, out)
     probe.run(3, *SMALL, *url, "--min-baseline-fraction", "0.5")

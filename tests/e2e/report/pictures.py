@@ -25,8 +25,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.dont_write_bytecode = True
 import runs  # noqa: E402
-from browser import Browser, BrowserError, program  # noqa: E402
-from support import Failure, Skipped, require, run_scenarios  # noqa: E402
+from browser import Browser, needs_a_browser  # noqa: E402
+from support import Skipped, require, run_scenarios  # noqa: E402
 
 HEALTHY, CHANGED, USAGE = 0, 1, 2
 PAGE_BYTES = 3_000_000
@@ -136,9 +136,8 @@ def check_svg(folder, names):
 
 
 def check_page(folder, screenshots=None):
-    if program() is None:
-        raise Skipped("no Chromium here; scripts/install-deps.sh installs it")
-    with a_browser(width=1300) as browser:
+    needs_a_browser()
+    with Browser(width=1300) as browser:
         for scheme in ("light", "dark"):
             browser.prefer(scheme)
             browser.open(f"file://{folder}/report.html")
@@ -254,15 +253,6 @@ def compare(build, folder):
 def screenshot(build, folder):
     late_run(build, folder, steps=1200, late_from=700, name="dp_group")
     check_page(folder / "out", pathlib.Path(os.environ["NCCLSCOPE_SCREENSHOT"]))
-
-
-class a_browser(Browser):  # noqa: N801 (used as a function)
-    """A browser whose complaints are failures of the test."""
-
-    def __exit__(self, kind=None, error=None, trace=None):
-        super().__exit__(kind, error, trace)
-        if isinstance(error, BrowserError):
-            raise Failure(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ expression that it refuses, a server that is none, nobody there.
 import contextlib
 import csv as csv_file
 import datetime
-import http.server
 import json
 import math
 import pathlib
@@ -24,12 +23,11 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
-from support import (PLUGIN, ROOT, Agent, Job, Processes, Skipped, free_ports, http_get, require, run_scenarios,  # noqa: E402
-                     running, wait_until)
+import monitoring  # noqa: E402
+from support import PLUGIN, ROOT, Agent, Job, Skipped, answering, free_ports, require, run_scenarios, running  # noqa: E402
 
 FINE, NEGATIVE, USAGE = 0, 1, 2
 MOST_PARTS = 100
@@ -257,57 +255,17 @@ def write_verbose_logs(folder):
     return begin_us * 1000  # the end, ns
 
 
-class Remembering:
-    """A real Prometheus that has `series` ({labels: [(s, value)]} of the gauge tokens) in its past."""
-
-    def __init__(self, folder, series):
-        for program in ("prometheus", "promtool"):
-            require(shutil.which(program), f"{program} is not installed")
-        text = "# TYPE tokens gauge\n" + "".join(
-            f"tokens{labels} {value!r} {at:.3f}\n" for labels, samples in series.items() for at, value in samples) + "# EOF\n"
-        (folder / "past.txt").write_text(text)
-        subprocess.run(["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet", folder / "past.txt", folder / "tsdb"], check=True,
-                       timeout=60, capture_output=True)
-        (folder / "prometheus.yml").write_text("{}")
-        self.processes = Processes(folder)
-        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
-        self.processes.start("prometheus", ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
-                                            "--storage.tsdb.retention.time=100y", f"--web.listen-address={self.url.removeprefix('http://')}"])
-
-    def __enter__(self):
-        def ready():
-            self.processes.check()
-            with contextlib.suppress(OSError):
-                return http_get(f"{self.url}/-/ready")
-            return None
-        wait_until("prometheus ready", ready)
-        return self
-
-    def __exit__(self, *_):
-        self.processes.stop()
-
-
 @contextlib.contextmanager
-def answering(status, text):
-    """A server that gives every request this answer; its URL."""
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):  # noqa: N802
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_):
-            pass
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def remembering(folder, series):
+    """A real Prometheus that has `series` ({labels: [(s, value)]} of the gauge tokens) in its past."""
+    require(shutil.which("promtool"), "promtool is not installed; scripts/install-deps.sh installs it")
+    text = "# TYPE tokens gauge\n" + "".join(
+        f"tokens{labels} {value!r} {at:.3f}\n" for labels, samples in series.items() for at, value in samples) + "# EOF\n"
+    (folder / "past.txt").write_text(text)
+    subprocess.run(["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet", folder / "past.txt", folder / "tsdb"], check=True,
+                   timeout=60, capture_output=True)
+    with monitoring.prometheus(folder, [], arguments=["--storage.tsdb.retention.time=100y"]) as memory:
+        yield memory
 
 
 def prometheus(build, folder):
@@ -320,7 +278,7 @@ def prometheus(build, folder):
     def ask(url, query, name, *more, status=FINE):
         return report(build, folder / "logs", "--output", folder / name, "--no-pictures", "--throughput-prometheus", url, "--throughput-query",
                       query, *more, status=status)
-    with Remembering(folder, series) as memory:
+    with remembering(folder, series) as memory:
         ask(memory.url, 'tokens{rank="1"}', "one", "--strict")
         # What Prometheus gives at each second of the run (500 values at most): the newest sample.
         head = operations_frame(folder / "one")
@@ -353,7 +311,7 @@ def prometheus(build, folder):
                                   "it refuses: query timed out"),
                                  (200, json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [{}]}}),
                                   "its answer is no matrix"), (401, "", "its answer is no JSON")):
-        with answering(status, text) as url:
+        with answering(lambda *_, answer=(status, text): answer) as url:
             _, err = ask(url, "tokens", "refused", status=USAGE)
             require(f"Prometheus at {url}: " in err and wanted in err, f"{status}: {err}")
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
