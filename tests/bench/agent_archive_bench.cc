@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -21,6 +20,7 @@
 #include "agent/archive/archive_writer.h"
 #include "agent/ingest/session.h"
 #include "archive/reader.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/agent/plugin_frames.h"
 #include "tests/unit/archive/traffic.h"
 
@@ -167,15 +167,10 @@ void ArchiveCost(benchmark::State& state) {
   std::vector<double> costs;
   std::uint64_t bytes = 0;
   for (auto _ : state) {
-    std::string name = (fs::temp_directory_path() / "ncclscope-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) {
-      state.SkipWithError("no temporary folder");
-      return;
-    }
+    const tests::TemporaryDirectory folder;
     const double without = feed(frames, {});
-    const double with = feed(frames, fs::path(name) / "archive");
-    const std::uint64_t kept = operations_in(fs::path(name) / "archive", bytes);
-    fs::remove_all(name);
+    const double with = feed(frames, folder / "archive");
+    const std::uint64_t kept = operations_in(folder / "archive", bytes);
     if (without < 0 || with < 0 || kept != fed) {
       state.SkipWithError("the archive does not hold the operations that were fed");
       return;

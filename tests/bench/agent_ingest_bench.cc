@@ -11,15 +11,14 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "agent/aggregate/aggregator.h"
 #include "agent/base/reactor.h"
 #include "agent/ingest/listener.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/agent/plugin_frames.h"
 
 namespace ncclscope::agent {
@@ -140,13 +139,8 @@ void SessionToSums(benchmark::State& state) {
 BENCHMARK(SessionToSums);
 
 void SocketToSums(benchmark::State& state) {
-  std::string directory = std::filesystem::temp_directory_path() / "ncclscope-bench-XXXXXX";
-  if (::mkdtemp(directory.data()) == nullptr) return state.SkipWithError("no temporary directory");
-  const struct Cleanup {
-    const std::string& directory;
-    ~Cleanup() { std::filesystem::remove_all(directory); }
-  } cleanup{directory};
-  const std::string path = directory + "/agent.sock";
+  const tests::TemporaryDirectory directory;
+  const std::string path = directory / "agent.sock";
   Core core;
   auto reactor = Reactor::create();
   if (!reactor.ok()) return state.SkipWithError("no reactor");

@@ -12,7 +12,6 @@
 #include <x86intrin.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "plugin/tables.h"
 #include "tests/support/plugin_driver.h"
 #include "tests/support/stub_agent.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/plugin/governor_rig.h"
 
 extern "C" int ncclGetVersion(int* version) {
@@ -39,10 +39,7 @@ class AgentProcess {
     std::atomic<std::uint64_t> seen, callback_ns;  // of the newest books, seen written last
   };
   AgentProcess() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "ncclscope-bench-XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
-    const std::string socket = directory_ + "/agent.sock";
+    const std::string socket = directory_ / "agent.sock";
     setenv("NCCLSCOPE_SOCKET", socket.c_str(), 1);
     setenv("NCCLSCOPE_SENDER_INTERVAL_MS", "5", 1);
     // A flood is far over the default budget: the governor would make everything cheaper.
@@ -76,7 +73,6 @@ class AgentProcess {
   ~AgentProcess() {
     shared_->stop.store(true);
     waitpid(child_, nullptr, 0);
-    std::filesystem::remove_all(directory_);
   }
   AgentProcess(const AgentProcess&) = delete;
   AgentProcess& operator=(const AgentProcess&) = delete;
@@ -97,7 +93,7 @@ class AgentProcess {
   }
 
  private:
-  std::string directory_;
+  const tests::TemporaryDirectory directory_;
   Shared* shared_ = nullptr;
   pid_t child_ = -1;
 };

@@ -17,6 +17,7 @@
 
 #include "tests/support/plugin_driver.h"
 #include "tests/support/stub_agent.h"
+#include "tests/support/temporary_directory.h"
 
 // The plugin asks the process for NCCL's release; the tests are an NCCL of this release unless they
 // say otherwise.
@@ -37,12 +38,9 @@ class PluginTest : public ::testing::Test {
     // The plugin reads its environment once: it would look for the first test's agent for ever.
     if (std::exchange(used, true))
       throw std::logic_error("one test per process, as ctest runs them: use --gtest_filter");
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "ncclscope-test-XXXXXX").string();
-    home_ = mkdtemp(pattern.data());
-    std::filesystem::permissions(home_, std::filesystem::perms(0755));
+    std::filesystem::permissions(home_.path(), std::filesystem::perms(0755));
     // Not in the temporary directory itself, where everybody may take a name.
-    directory_ = home_ + "/run";
+    directory_ = home_ / "run";
     std::filesystem::create_directory(directory_);
     socket_ = directory_ + "/agent.sock";
     setenv("NCCLSCOPE_SOCKET", socket_.c_str(), 1);
@@ -54,7 +52,6 @@ class PluginTest : public ::testing::Test {
     setenv("SLURM_JOB_ID", "4242", 1);
     setenv("SLURM_PROCID", "3", 1);
   }
-  ~PluginTest() override { std::filesystem::remove_all(home_); }
 
   const nccl::ProfilerV5* table() {
     if (table_ == nullptr) table_ = load_table<nccl::ProfilerV5>(NCCLSCOPE_PLUGIN_PATH, 5);
@@ -86,7 +83,8 @@ class PluginTest : public ::testing::Test {
     return n;
   }
 
-  std::string home_, directory_, socket_;
+  const TemporaryDirectory home_;
+  std::string directory_, socket_;
   const nccl::ProfilerV5* table_ = nullptr;
   std::optional<StubAgent> agent_;
 };

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "cli/verify_trace/trace.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::cli {
 namespace {
@@ -121,9 +122,7 @@ void expect_equal(const TraceHeader& header, const TraceLine& line, const json& 
 
 TEST(Replayer, GivesEveryRecordingBackToARecorderLineByLine) {
   const fs::path root = NCCLSCOPE_TRACES;
-  std::string pattern = (fs::temp_directory_path() / "ncclscope-roundtrip-XXXXXX").string();
-  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  const fs::path dir = pattern;
+  const tests::TemporaryDirectory dir;
   std::size_t files = 0;
   for (const auto& entry : fs::directory_iterator(root)) {
     if (!entry.is_directory()) continue;
@@ -133,7 +132,7 @@ TEST(Replayer, GivesEveryRecordingBackToARecorderLineByLine) {
     const fs::path& file = ranks[files % ranks.size()];
     ++files;
     const Trace trace = load_trace(file);
-    const std::vector<json> got = replay_and_record(file, trace.header, dir);
+    const std::vector<json> got = replay_and_record(file, trace.header, dir.path());
     Renumbering handles;
     Renumbering contexts;
     std::map<std::int64_t, int> threads;
@@ -151,7 +150,6 @@ TEST(Replayer, GivesEveryRecordingBackToARecorderLineByLine) {
     EXPECT_EQ(next, got.size()) << file << ": callbacks that the recording does not hold";
     if (testing::Test::HasFailure()) break;
   }
-  fs::remove_all(dir);
   EXPECT_GE(files, 249U);
 }
 

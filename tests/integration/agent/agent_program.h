@@ -15,6 +15,7 @@
 
 #include "tests/integration/agent/running_agent.h"
 #include "tests/support/spawn.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent::testing {
 
@@ -28,7 +29,7 @@ inline std::string read_file(const std::string& path) {
 /// The agent as a child process. Standard output and error go to a file.
 class Program {
  public:
-  Program(const TemporaryDirectory& directory, const std::vector<std::string>& arguments)
+  Program(const tests::TemporaryDirectory& directory, const std::vector<std::string>& arguments)
       : log_(directory / "log") {
     const int fd = ::open(log_.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
     std::vector<std::string> all{NCCLSCOPE_AGENT_PROGRAM};

@@ -13,6 +13,7 @@
 #include "agent/ingest/listener.h"
 #include "tests/integration/agent/running_agent.h"
 #include "tests/support/spawn.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -22,8 +23,8 @@ using testing::make_hello;
 using testing::PacketBuilder;
 using testing::Plugin;
 using testing::RunningAgent;
-using testing::TemporaryDirectory;
 using tests::spawn;
+using tests::TemporaryDirectory;
 
 constexpr const char* kJob99 = "0::/system.slice/slurmstepd.scope/job_99/step_0/user/task_0\n";
 constexpr std::uint64_t kLongAgo = 0, kNow = ~std::uint64_t{0};

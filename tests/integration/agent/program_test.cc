@@ -10,6 +10,7 @@
 #include "agent/app/config.h"
 #include "tests/integration/agent/agent_program.h"
 #include "tests/integration/agent/running_agent.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -20,7 +21,7 @@ using testing::PacketBuilder;
 using testing::Plugin;
 using testing::Program;
 using testing::read_file;
-using testing::TemporaryDirectory;
+using tests::TemporaryDirectory;
 
 class AgentProgram : public ::testing::Test {
  protected:

@@ -10,9 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,25 +21,10 @@
 #include "agent/app/agent.h"
 #include "agent/base/clock.h"
 #include "agent/base/scoped_fd.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/agent/plugin_frames.h"
 
 namespace ncclscope::agent::testing {
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ncclscope-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] std::string operator/(const char* name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Asks until it is true, for at most 20 s (never the normal case).
 inline bool eventually(const std::function<bool()>& condition) {

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tests/integration/agent/running_agent.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -20,7 +21,7 @@ using testing::Packet;
 using testing::PacketBuilder;
 using testing::Plugin;
 using testing::RunningAgent;
-using testing::TemporaryDirectory;
+using tests::TemporaryDirectory;
 using wire::RecordType;
 
 class AgentSocket : public ::testing::Test {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/integration/agent/running_agent.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 using testing::eventually;
 using testing::Plugin;
 using testing::RunningAgent;
-using testing::TemporaryDirectory;
+using tests::TemporaryDirectory;
 
 class SlurmAgent : public ::testing::Test {
  protected:

@@ -11,6 +11,7 @@
 #include "agent/base/reactor.h"
 #include "agent/ingest/listener.h"
 #include "tests/integration/agent/running_agent.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -19,7 +20,7 @@ using testing::make_hello;
 using testing::Packet;
 using testing::PacketBuilder;
 using testing::Plugin;
-using testing::TemporaryDirectory;
+using tests::TemporaryDirectory;
 
 /// Writes down whose frames were taken, in order.
 class FrameLog final : public RecordSink {

@@ -16,6 +16,7 @@
 #include "agent/archive/segment_store.h"
 #include "agent/identity/label_value.h"
 #include "tests/integration/agent/agent_program.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -30,7 +31,7 @@ using testing::Plugin;
 using testing::Program;
 using testing::read_file;
 using testing::Strings;
-using testing::TemporaryDirectory;
+using tests::TemporaryDirectory;
 using wire::StringKey;
 
 /// Everything below a folder, by its path there: kind, mode, size and time of change, of folders

@@ -8,18 +8,15 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -31,6 +28,9 @@
 #include "ncclscope/v1/agent.grpc.pb.h"
 #include "ncclscope/v1/ingest.grpc.pb.h"
 #include "tests/support/certificates.h"
+#include "tests/support/recording_services.h"
+#include "tests/support/run_command.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/export/snapshot_fixture.h"
 
 namespace ncclscope::agent {
@@ -40,44 +40,17 @@ constexpr int kOwner = 1001;     // of job 4711 in the golden snapshot
 constexpr int kStranger = 4242;  // of nothing
 constexpr int kNobody = 65534;
 
-struct Outcome {
-  int status = -1;
-  std::string out;
-};
+using tests::Outcome;
 
+/// Standard output and error.
 Outcome run(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> part{};
-  for (std::size_t got; (got = std::fread(part.data(), 1, part.size(), pipe)) > 0;)
-    outcome.out.append(part.data(), got);
-  const int status = ::pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
+  return tests::run_command(command + " 2>&1");
 }
 
 std::string as_user(int uid) {
   const std::string id = std::to_string(uid);
   return "setpriv --reuid=" + id + " --regid=" + id + " --clear-groups ";
 }
-
-class RecordingDetail final : public DetailControl {
- public:
-  std::uint32_t set_detail(const DetailRequest& request) override {
-    const std::lock_guard lock(mutex_);
-    last_ = request;
-    return request.uid == -1 || (request.uid == kOwner && request.job_id == "4711") ? 3 : 0;
-  }
-  DetailRequest last() const {
-    const std::lock_guard lock(mutex_);
-    return last_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  DetailRequest last_;
-};
 
 class ClosedGateway final : public IngestGateway {
  public:
@@ -88,8 +61,6 @@ class ClosedGateway final : public IngestGateway {
 class Access : public ::testing::Test {
  protected:
   Access() : tail_(64) {
-    char name[] = "/tmp/ncclscope-test-XXXXXX";
-    directory_ = ::mkdtemp(name);
     std::filesystem::permissions(directory_, std::filesystem::perms(0755));
     // Where other users reach it: a build folder may be closed to them.
     cli_ = directory_ + "/ncclscope";
@@ -98,10 +69,7 @@ class Access : public ::testing::Test {
     append("4711", kOwner);
     append("9000", 3000);
   }
-  ~Access() override {
-    tail_.close();
-    std::filesystem::remove_all(directory_);
-  }
+  ~Access() override { tail_.close(); }
 
   void append(const char* job, std::int64_t uid) {
     TailSource source;
@@ -136,11 +104,15 @@ class Access : public ::testing::Test {
     return static_cast<std::size_t>(std::count(outcome.out.begin(), outcome.out.end(), '\n'));
   }
 
-  std::string directory_, cli_;
+  const tests::TemporaryDirectory temporary_;
+  const std::string directory_ = temporary_.path();
+  std::string cli_;
   SnapshotStore store_;
   OperationTail tail_;
   ClosedGateway gateway_;
-  RecordingDetail detail_;
+  tests::RecordingDetail detail_{[](const DetailRequest& request) {
+    return request.uid == -1 || (request.uid == kOwner && request.job_id == "4711") ? 3U : 0U;
+  }};
 };
 
 // ---- the socket ---------------------------------------------------------------------------------

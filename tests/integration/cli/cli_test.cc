@@ -13,7 +13,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -26,28 +25,17 @@
 #include <vector>
 
 #include "agent/api/api_server.h"
+#include "tests/support/recording_services.h"
+#include "tests/support/run_command.h"
 #include "tests/support/spawn.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/export/snapshot_fixture.h"
 
 namespace ncclscope::agent {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string out;
-};
-
-Outcome run_command(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> part{};
-  for (std::size_t got; (got = std::fread(part.data(), 1, part.size(), pipe)) > 0;)
-    outcome.out.append(part.data(), got);
-  const int status = ::pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
+using tests::Outcome;
+using tests::run_command;
 
 /// Runs `ncclscope <arguments>` through the shell; standard error goes to `out` too where asked
 /// for.
@@ -56,48 +44,10 @@ Outcome run(const std::string& arguments, bool with_errors = false) {
                      (with_errors ? " 2>&1" : " 2>/dev/null"));
 }
 
-/// Takes requests and says that so many processes were told.
-class RecordingDetail final : public DetailControl {
- public:
-  std::uint32_t set_detail(const DetailRequest& request) override {
-    const std::lock_guard lock(mutex_);
-    last_ = request;
-    return processes;
-  }
-  [[nodiscard]] DetailRequest last() const {
-    const std::lock_guard lock(mutex_);
-    return last_;
-  }
-  std::atomic<std::uint32_t> processes{8};
-
- private:
-  mutable std::mutex mutex_;
-  DetailRequest last_;
-};
-
-class RecordingThroughput final : public ThroughputReports {
- public:
-  bool report(const ThroughputReport& report) override {
-    const std::lock_guard lock(mutex_);
-    last_ = report;
-    return true;
-  }
-  [[nodiscard]] ThroughputReport last() const {
-    const std::lock_guard lock(mutex_);
-    return last_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  ThroughputReport last_;
-};
-
 class Cli : public ::testing::Test {
  protected:
   Cli() : tail_(1024) {
-    char name[] = "/tmp/ncclscope-test-XXXXXX";
-    directory_ = ::mkdtemp(name);
-    options_.socket = directory_ + "/api.sock";
+    options_.socket = directory_ / "api.sock";
     balance();
     publish();
     auto server =
@@ -109,7 +59,6 @@ class Cli : public ::testing::Test {
   ~Cli() override {
     tail_.close();
     server_.reset();
-    std::filesystem::remove_all(directory_);
   }
 
   void balance() {
@@ -152,13 +101,15 @@ class Cli : public ::testing::Test {
     tail_.append(entries);
   }
 
-  std::string directory_, agent_;
+  const tests::TemporaryDirectory directory_;
+  std::string agent_;
   ApiServerOptions options_;
   Snapshot snapshot_ = golden_snapshot();
   SnapshotStore store_;
   OperationTail tail_;
-  RecordingDetail detail_;
-  RecordingThroughput throughput_;
+  std::atomic<std::uint32_t> told_ = 8;  // processes, of a change of detail
+  tests::RecordingDetail detail_{[this](const DetailRequest&) { return told_.load(); }};
+  tests::RecordingThroughput throughput_;
   std::unique_ptr<ApiServer> server_;
 };
 
@@ -241,7 +192,7 @@ TEST_F(Cli, DetailTellsTheProcessesOfAJob) {
   EXPECT_EQ(json["processes"], 8);
   EXPECT_EQ(detail_.last().level, static_cast<std::uint8_t>(wire::DetailLevel::kLow));
   EXPECT_EQ(detail_.last().duration_ms, 30'000u);
-  detail_.processes = 0;
+  told_ = 0;
   EXPECT_EQ(run("detail --job 4711" + agent_).status, 1) << "nobody was told";
 }
 
@@ -462,7 +413,7 @@ TEST_F(CliJob, NeverFailsAPrologUnlessStrict) {
 
 TEST_F(CliJob, DoesNotWaitForAnAgentThatDoesNotAnswer) {
   // Somebody listens, but nobody ever accepts.
-  const std::string path = directory_ + "/silent.sock";
+  const std::string path = directory_ / "silent.sock";
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -479,9 +430,9 @@ TEST_F(CliJob, DoesNotWaitForAnAgentThatDoesNotAnswer) {
 TEST_F(CliJob, OtherUsersAreRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
   // As a user of that number the program must be readable: tests may lie below a closed folder.
-  const std::string copy = directory_ + "/ncclscope";
+  const std::string copy = directory_ / "ncclscope";
   std::filesystem::copy_file(NCCLSCOPE_PROGRAM, copy);
-  ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(directory_.path().c_str(), 0755), 0);
   const std::string as_other = "setpriv --reuid=4321 --regid=4321 --clear-groups " + copy;
   const Outcome refused = run_command(as_other + " job start --strict --id 7" + agent_ + " 2>&1");
   EXPECT_EQ(refused.status, 2) << refused.out;

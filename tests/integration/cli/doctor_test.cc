@@ -4,15 +4,15 @@
 // and on this machine, whatever that is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/support/run_command.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::cli {
 namespace {
@@ -20,31 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-struct Outcome {
-  int status = -1;
-  std::string out;  // and standard error
-};
+using tests::Outcome;
 
 class Doctor : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "ncclscope-doctor-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
-  static Outcome shell(const std::string& command) {
-    Outcome outcome;
-    FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-    if (pipe == nullptr) return outcome;
-    std::array<char, 4096> part{};
-    for (std::size_t got; (got = std::fread(part.data(), 1, part.size(), pipe)) > 0;)
-      outcome.out.append(part.data(), got);
-    const int status = ::pclose(pipe);
-    outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return outcome;
-  }
+  /// Standard output and error.
+  static Outcome shell(const std::string& command) { return tests::run_command(command + " 2>&1"); }
   /// With no setting of NCCL but those in `environment`.
   static Outcome doctor(const std::string& arguments, const std::string& environment = "") {
     return shell("env -i PATH=/usr/bin:/bin " + environment + " " NCCLSCOPE_PROGRAM " doctor " +
@@ -53,9 +34,9 @@ class Doctor : public ::testing::Test {
   static std::string root(const std::string& machine) {
     return " --root " NCCLSCOPE_MACHINES "/" + machine;
   }
-  std::string file(const std::string& name) const { return (directory_ / name).string(); }
+  std::string file(const std::string& name) const { return directory_ / name; }
 
-  fs::path directory_;
+  const tests::TemporaryDirectory directory_;
 };
 
 TEST_F(Doctor, ExitsByTheWorstFinding) {

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +20,8 @@
 
 #include "ncclscope/v1/agent.grpc.pb.h"
 #include "ncclscope/v1/ingest.grpc.pb.h"
+#include "tests/support/recording_services.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/export/snapshot_fixture.h"
 
 namespace ncclscope::agent {
@@ -91,53 +92,16 @@ class EchoGateway final : public IngestGateway {
   };
 };
 
-class RecordingDetail final : public DetailControl {
- public:
-  std::uint32_t set_detail(const DetailRequest& request) override {
-    const std::lock_guard lock(mutex_);
-    last_ = request;
-    return 3;
-  }
-  [[nodiscard]] DetailRequest last() const {
-    const std::lock_guard lock(mutex_);
-    return last_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  DetailRequest last_;
-};
-
-class RecordingThroughput final : public ThroughputReports {
- public:
-  bool report(const ThroughputReport& report) override {
-    const std::lock_guard lock(mutex_);
-    last_ = report;
-    return true;
-  }
-  [[nodiscard]] ThroughputReport last() const {
-    const std::lock_guard lock(mutex_);
-    return last_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  ThroughputReport last_;
-};
-
 class Api : public ::testing::Test {
  protected:
   Api() : tail_(1024) {
-    char name[] = "/tmp/ncclscope-test-XXXXXX";
-    directory_ = ::mkdtemp(name);
-    options_.socket = directory_ + "/api.sock";
+    options_.socket = directory_ / "api.sock";
     store_.publish(std::make_shared<const Snapshot>(golden_snapshot()));
     start();
   }
   ~Api() override {
     tail_.close();
     server_.reset();
-    std::filesystem::remove_all(directory_);
   }
 
   void start() {
@@ -198,13 +162,13 @@ class Api : public ::testing::Test {
     return source;
   }
 
-  std::string directory_;
+  const tests::TemporaryDirectory directory_;
   ApiServerOptions options_;
   SnapshotStore store_;
   OperationTail tail_;
   EchoGateway gateway_;
-  RecordingDetail detail_;
-  RecordingThroughput throughput_;
+  tests::RecordingDetail detail_{[](const DetailRequest&) { return 3; }};
+  tests::RecordingThroughput throughput_;
   std::shared_ptr<FixedAuthorizer> authorizer_ = std::make_shared<FixedAuthorizer>();
   std::unique_ptr<ApiServer> server_;
 };

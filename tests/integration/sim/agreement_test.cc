@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "sim/programs.h"
 #include "sim/world.h"
 #include "tests/integration/sim/trace_view.h"
+#include "tests/support/temporary_directory.h"
 
 extern char** environ;
 
@@ -65,18 +65,6 @@ std::vector<Folder> folders() {
             [](const Folder& a, const Folder& b) { return a.name < b.name; });
   return found;
 }
-
-struct TemporaryDirectory {
-  std::string path;
-  TemporaryDirectory() {
-    std::string pattern = (fs::temp_directory_path() / "ncclscope-agree-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
 
 /// Runs all processes of the program; the traces end up in `directory`. Error text or empty.
 std::string emulate(const Folder& folder, const TraceView& recorded, const std::string& directory,
@@ -161,12 +149,13 @@ TEST_P(Agreement, MakesTheCallsOfTheRecording) {
   // Communicators of one group launch in the order of their addresses: each process has its own.
   std::vector<std::string> differences(files.size());
   for (const char* order : {"latest", "earliest"}) {
-    TemporaryDirectory scratch;
-    ASSERT_EQ(emulate(folder, recorded.front(), scratch.path, Pace::kAsFastAsPossible, order), "");
+    const tests::TemporaryDirectory scratch;
+    ASSERT_EQ(emulate(folder, recorded.front(), scratch.path(), Pace::kAsFastAsPossible, order),
+              "");
     for (std::size_t p = 0; p < files.size(); ++p) {
       if (std::string(order) == "earliest" && differences[p].empty()) continue;
       differences[p] =
-          difference(recorded[p], read_trace(scratch.path + "/" + std::to_string(p), &recorded[p]));
+          difference(recorded[p], read_trace(scratch / std::to_string(p), &recorded[p]));
     }
     if (folder.program != "split4-shm") break;
   }
@@ -214,11 +203,11 @@ std::vector<TraceView> run(const std::string& name) {
       std::find_if(all.begin(), all.end(), [&](const Folder& f) { return f.name == name; });
   if (folder == all.end()) throw std::runtime_error(name);
   TraceView recorded = read_trace((fs::path(NCCLSCOPE_TRACES) / name / "rank0.jsonl.gz").string());
-  TemporaryDirectory scratch;
-  EXPECT_EQ(emulate(*folder, recorded, scratch.path, Pace::kAsFastAsPossible), "");
+  const tests::TemporaryDirectory scratch;
+  EXPECT_EQ(emulate(*folder, recorded, scratch.path(), Pace::kAsFastAsPossible), "");
   std::vector<TraceView> views;
   for (int p = 0; p < program_processes(folder->program); ++p) {
-    views.push_back(read_trace(scratch.path + "/" + std::to_string(p), &recorded));
+    views.push_back(read_trace(scratch / std::to_string(p), &recorded));
   }
   return views;
 }
@@ -291,12 +280,10 @@ TEST(AgreementInRealTime, RealThreadsMakeTheSameCalls) {
         std::find_if(all.begin(), all.end(), [&](const Folder& f) { return f.name == name; });
     ASSERT_NE(folder, all.end());
     const std::vector<TraceView> recorded = recording(name);
-    TemporaryDirectory scratch;
-    ASSERT_EQ(emulate(*folder, recorded.front(), scratch.path, Pace::kRealTime), "");
+    const tests::TemporaryDirectory scratch;
+    ASSERT_EQ(emulate(*folder, recorded.front(), scratch.path(), Pace::kRealTime), "");
     for (std::size_t p = 0; p < recorded.size(); ++p) {
-      EXPECT_EQ(
-          difference(recorded[p], read_trace(scratch.path + "/" + std::to_string(p), &recorded[p])),
-          "")
+      EXPECT_EQ(difference(recorded[p], read_trace(scratch / std::to_string(p), &recorded[p])), "")
           << name << " process " << p;
     }
   }

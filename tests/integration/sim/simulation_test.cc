@@ -6,7 +6,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "tests/integration/sim/trace_view.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::sim {
 namespace {
@@ -23,15 +23,6 @@ using testing::HasSubstr;
 
 class Simulations : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "ncclscope-sim-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    fs::remove_all(directory_, ignored);
-  }
-
   /// `nodes` x `gpus` ranks; rank r on node n records into <directory>/n<n>.<pid> by way of a
   /// plugin.
   SimulationConfig job(int nodes, int gpus, const std::string& layout) const {
@@ -75,7 +66,8 @@ class Simulations : public testing::Test {
     return count > 0 ? sum / count : 0;
   }
 
-  std::string directory_;
+  const tests::TemporaryDirectory temporary_;
+  const std::string directory_ = temporary_.path();
 };
 
 TEST_F(Simulations, EveryLayoutRunsToItsEnd) {

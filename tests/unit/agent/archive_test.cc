@@ -17,6 +17,7 @@
 #include "agent/archive/archive_writer.h"
 #include "agent/archive/segment_store.h"
 #include "archive/reader.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/agent/rig.h"
 
 namespace ncclscope::agent {
@@ -124,13 +125,6 @@ struct ArchiveRig {
 
 class AgentArchive : public ::testing::Test {
  protected:
-  AgentArchive() {
-    std::string name = (fs::temp_directory_path() / "ncclscope-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "no folder " << name;
-    folder_ = fs::path(name) / "archive";
-  }
-  ~AgentArchive() override { fs::remove_all(folder_.parent_path()); }
-
   [[nodiscard]] std::vector<fs::path> segments(const std::string& job = "") const {
     std::vector<fs::path> found;
     const archive::Status status =
@@ -178,7 +172,8 @@ class AgentArchive : public ::testing::Test {
     return out;
   }
 
-  fs::path folder_;
+  const tests::TemporaryDirectory temporary_;
+  const fs::path folder_ = temporary_.path() / "archive";
 };
 
 TEST_F(AgentArchive, KeepsEveryRecordOfEveryJobWithWhoseItIs) {

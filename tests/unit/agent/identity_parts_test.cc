@@ -10,6 +10,7 @@
 #include "agent/identity/cgroup_text.h"
 #include "agent/identity/pod_listing.h"
 #include "agent/identity/proc_text.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -19,11 +20,6 @@ const std::string kSecond = "b8bffafc-562c-4c01-976f-d1eccfd17ec7";
 
 class PodListingTest : public ::testing::Test {
  protected:
-  PodListingTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ncclscope-XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-  }
-  ~PodListingTest() override { std::filesystem::remove_all(root_); }
   void add(const std::string& name) { std::filesystem::create_directory(root_ + "/" + name); }
   /// As if the directory had last been changed `seconds` after some fixed time.
   void set_changed(int seconds) {
@@ -31,7 +27,8 @@ class PodListingTest : public ::testing::Test {
         root_, std::filesystem::file_time_type() + std::chrono::seconds(seconds));
   }
 
-  std::string root_;
+  const tests::TemporaryDirectory temporary_;
+  const std::string root_ = temporary_.path();
   FakeClock clock_;
 };
 

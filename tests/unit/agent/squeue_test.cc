@@ -13,8 +13,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <sstream>
@@ -23,6 +21,7 @@
 #include <vector>
 
 #include "agent/base/command.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -129,12 +128,6 @@ TEST(Squeue, CommandIsSplitAtBlanksAndNamesTheNode) {
 
 class Command : public ::testing::Test {
  protected:
-  Command() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ncclscope-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~Command() override { std::filesystem::remove_all(directory_); }
-
   /// A shell script; returns its path.
   std::string script(const std::string& body, unsigned mode = 0755) {
     std::string path = directory_ + "/command" + std::to_string(++scripts_);
@@ -157,7 +150,8 @@ class Command : public ::testing::Test {
     return out;
   }
 
-  std::string directory_;
+  const tests::TemporaryDirectory temporary_;
+  const std::string directory_ = temporary_.path();
   int scripts_ = 0;
 };
 

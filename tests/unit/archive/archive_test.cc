@@ -17,6 +17,7 @@
 #include "archive/reader.h"
 #include "archive/varint.h"
 #include "archive/writer.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/archive/traffic.h"
 
 namespace ncclscope::archive {
@@ -31,13 +32,6 @@ using testing::Traffic;
 
 class Archive : public ::testing::Test {
  protected:
-  Archive() {
-    std::string name = (fs::temp_directory_path() / "ncclscope-archive-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "no folder " << name;
-    folder_ = name;
-  }
-  ~Archive() override { fs::remove_all(folder_); }
-
   [[nodiscard]] fs::path file(const std::string& name = "a.ncsa") const { return folder_ / name; }
 
   std::unique_ptr<Writer> create(const fs::path& path, const Writer::Options& options = {}) {
@@ -129,7 +123,8 @@ class Archive : public ::testing::Test {
     return out;
   }
 
-  fs::path folder_;
+  const tests::TemporaryDirectory temporary_;
+  const fs::path folder_ = temporary_.path();
   std::vector<wire::Operation> written_;
 };
 

@@ -18,6 +18,7 @@
 
 #include "cli/inspector_log/line_parser.h"
 #include "cli/inspector_log/line_reader.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::cli::inspector_log {
 namespace {
@@ -283,13 +284,6 @@ TEST(LineParser, SaysWhatIsWrongWithALine) {
 
 class LineReaderTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "ncclscope-lines-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string write(const std::string& bytes) {
     const std::string path = folder_ / "a.log";
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -326,7 +320,8 @@ class LineReaderTest : public testing::Test {
     return result;
   }
 
-  std::filesystem::path folder_;
+  const tests::TemporaryDirectory temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(LineReaderTest, GivesLinesAndACutLastOne) {

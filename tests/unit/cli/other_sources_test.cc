@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "cli/diagnose/flight_recorder.h"
 #include "cli/diagnose/other_sources.h"
 #include "cli/diagnose/ras.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::cli {
 namespace {
@@ -22,22 +22,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
+using tests::error_of;
 
 const std::string kData = NCCLSCOPE_TEST_DATA;
 
 std::string file_text(const std::string& name) {
   std::ifstream in(kData + "/" + name);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-template <typename Call>
-std::string error_of(Call&& call) {
-  try {
-    call();
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 std::string flight_error(const std::string& text) {
@@ -240,12 +231,10 @@ TEST(Ras, NamesFileAndPlaceOfWhatIsWrong) {
 }
 
 TEST(Ras, RunsNcclrasTwice) {
-  std::string pattern = ::testing::TempDir() + "/ncclras.XXXXXX";
-  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-  const std::filesystem::path folder(pattern);
+  const tests::TemporaryDirectory folder;
   const std::string program = folder / "ncclras";
-  std::ofstream(program) << "#!/bin/sh\necho \"$@\" >>'" << folder.string() << "/calls'\ncat '"
-                         << kData << "/ras/stuck_1.json'\n";
+  std::ofstream(program) << "#!/bin/sh\necho \"$@\" >>'" << folder / "calls"
+                         << "'\ncat '" << kData << "/ras/stuck_1.json'\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   OtherSourceOptions options;
   options.ncclras = "node7:28028";
@@ -260,7 +249,6 @@ TEST(Ras, RunsNcclrasTwice) {
   for (; std::getline(calls, line); ++count) EXPECT_EQ(line, "-f json -h node7 -p 28028");
   EXPECT_EQ(count, 2);
   EXPECT_THAT(text_of(out, 8), AllOf(HasSubstr("NCCL RAS"), Not(HasSubstr("One sample"))));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Ras, MakesOptionsOfAddressesOnly) {

@@ -5,10 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,6 +18,7 @@
 #include "cli/report/steps.h"
 #include "cli/report/throughput.h"
 #include "cli/report/verdicts.h"
+#include "tests/support/error_of.h"
 
 namespace ncclscope::cli::report {
 namespace {
@@ -31,6 +30,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
+using tests::error_of;
 
 std::vector<double> sample(unsigned seed, double median, double deviation, std::size_t count = 20) {
   std::mt19937 random(seed);
@@ -38,15 +38,6 @@ std::vector<double> sample(unsigned seed, double median, double deviation, std::
   std::vector<double> out(count);
   for (double& value : out) value = distribution(random);
   return out;
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 // ---- effects

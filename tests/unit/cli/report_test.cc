@@ -35,6 +35,7 @@
 #include "cli/report/schema.h"
 #include "cli/report/statistics.h"
 #include "cli/report/tally.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/archive/traffic.h"
 
 namespace ncclscope::cli::report {
@@ -171,19 +172,12 @@ class ReportWithDuckdb : public testing::Test {
       if (std::getenv("CI") != nullptr) FAIL() << error.what();
       GTEST_SKIP() << error.what();
     }
-    std::string name =
-        (std::filesystem::temp_directory_path() / "ncclscope-report-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
     database_ = std::make_unique<Database>(
         DatabaseOptions{.threads = 2, .temporary_folder = folder_ / "scratch"});
   }
-  void TearDown() override {
-    database_.reset();
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
 
-  std::filesystem::path folder_;
+  const tests::TemporaryDirectory temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
   std::unique_ptr<Database> database_;
 };
 

@@ -11,12 +11,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "cli/doctor/nvml.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/topology/machines.h"
 
 namespace ncclscope::cli {
@@ -30,15 +30,9 @@ using topology::Level;
 
 class Installation : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "ncclscope-doctor-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    root_ = name;
-    ASSERT_EQ(::chmod(root_.c_str(), 0755), 0);
-  }
+  void SetUp() override { ASSERT_EQ(::chmod(root_.c_str(), 0755), 0); }
   void TearDown() override {
     if (listener_ >= 0) ::close(listener_);
-    fs::remove_all(root_);
   }
   std::string socket_path() const { return (root_ / "agent.sock").string(); }
   void bind_socket() {
@@ -61,7 +55,8 @@ class Installation : public ::testing::Test {
     EXPECT_FALSE(f.fix.empty());
   }
 
-  fs::path root_;
+  const tests::TemporaryDirectory temporary_;
+  const fs::path root_ = temporary_.path();
   int listener_ = -1;
 };
 

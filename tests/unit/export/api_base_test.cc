@@ -6,7 +6,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -15,19 +14,13 @@
 #include "agent/api/authorizer.h"
 #include "agent/api/peers.h"
 #include "agent/api/unix_listener.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::agent {
 namespace {
 
 class ApiSocket : public ::testing::Test {
  protected:
-  ApiSocket() {
-    char name[] = "/tmp/ncclscope-test-XXXXXX";
-    directory_ = ::mkdtemp(name);
-    path_ = directory_ + "/api.sock";
-  }
-  ~ApiSocket() override { std::filesystem::remove_all(directory_); }
-
   [[nodiscard]] ScopedFd connect() const {
     ScopedFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
@@ -38,8 +31,8 @@ class ApiSocket : public ::testing::Test {
     return fd;
   }
 
-  std::string directory_;
-  std::string path_;
+  const tests::TemporaryDirectory directory_;
+  const std::string path_ = directory_ / "api.sock";
 };
 
 TEST_F(ApiSocket, HasTheModeAskedForAndIsRemovedAtTheEnd) {
@@ -84,7 +77,7 @@ TEST_F(ApiSocket, LeavesOtherFilesAlone) {
 }
 
 TEST_F(ApiSocket, RefusesAPathThatIsTooLong) {
-  const auto listener = UnixListener::create(directory_ + "/" + std::string(120, 'x'), 0666);
+  const auto listener = UnixListener::create(directory_ / std::string(120, 'x'), 0666);
   ASSERT_FALSE(listener.ok());
   EXPECT_EQ(listener.status().code(), ErrorCode::kInvalidArgument);
 }

@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_directory.h"
+
 namespace ncclscope::cli::probe {
 namespace {
 
@@ -31,13 +33,6 @@ constexpr seconds kEnough{60};
 
 class Rendezvous : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "ncclscope-probe-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   /// A key that no other test at work has.
   static std::string unique(const std::string& name) {
     return name + "." + std::to_string(::getpid());
@@ -94,7 +89,8 @@ class Rendezvous : public ::testing::Test {
     return {};
   }
 
-  std::filesystem::path folder_;
+  const tests::TemporaryDirectory temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(Rendezvous, BringsProcessesTogetherAtPortsOfTheKey) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cli/probe/exit_status.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ncclscope::cli::probe {
 namespace {
@@ -28,13 +29,7 @@ constexpr milliseconds kShort{1500};
 
 class Session : public ::testing::Test {
  protected:
-  void SetUp() override {
-    ::signal(SIGPIPE, SIG_IGN);
-    std::string name = (std::filesystem::temp_directory_path() / "ncclscope-probe-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { ::signal(SIGPIPE, SIG_IGN); }
 
   static Plan plan() {
     Plan plan;
@@ -78,7 +73,8 @@ class Session : public ::testing::Test {
     return outcome;
   }
 
-  std::filesystem::path folder_;
+  const tests::TemporaryDirectory temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(Session, MeasuresOnAllGpusOfAProcess) {

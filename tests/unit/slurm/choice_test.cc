@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_directory.h"
+
 namespace ncclscope::slurm {
 namespace {
 
@@ -251,13 +253,7 @@ TEST(SpankDecision, ContainersCanBeLeftAlone) {
 /// A machine's root with the plugin where the package puts it.
 class SpankNode : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/ncclscope-spank-XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    root_ = name;
-    write(kPath, "library");
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
+  SpankNode() { write(kPath, "library"); }
 
   void write(const std::string& path, const std::string& bytes) {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
@@ -275,7 +271,8 @@ class SpankNode : public ::testing::Test {
   }
   [[nodiscard]] Node look() const { return look_at_node({}, root_); }
 
-  std::string root_;
+  const tests::TemporaryDirectory temporary_;
+  const std::string root_ = temporary_.path();
 };
 
 TEST_F(SpankNode, APluginThatTheLoaderDoesNotFindGoesByItsPath) {

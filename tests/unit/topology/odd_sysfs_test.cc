@@ -6,10 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temporary_directory.h"
 #include "topology/checks.h"
 #include "topology/machine.h"
 #include "topology/matrix.h"
@@ -22,13 +22,7 @@ namespace fs = std::filesystem;
 
 class OddSysfs : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "ncclscope-sysfs-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    root_ = name;
-    fs::create_directories(root_ / "bus/pci/devices");
-  }
-  void TearDown() override { fs::remove_all(root_); }
+  OddSysfs() { fs::create_directories(root_ / "bus/pci/devices"); }
 
   void write(const std::string& path, const std::string& text) {
     fs::create_directories((root_ / path).parent_path());
@@ -42,7 +36,8 @@ class OddSysfs : public ::testing::Test {
   }
   Machine read() { return read_machine({FileTree(root_), FileTree(root_ / "proc")}); }
 
-  fs::path root_;
+  const tests::TemporaryDirectory temporary_;
+  const fs::path root_ = temporary_.path();
 };
 
 TEST_F(OddSysfs, ThatIsEmptyHasNothingOk) {

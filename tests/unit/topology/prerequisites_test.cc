@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/topology/machines.h"
 
 namespace ncclscope::topology {
@@ -23,14 +23,8 @@ using ::testing::HasSubstr;
 class Prerequisites : public ::testing::Test {
  protected:
   void take(const std::string& machine) {
-    std::string name = (fs::temp_directory_path() / "ncclscope-machine-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    root_ = name;
     fs::copy(fs::path(NCCLSCOPE_MACHINES) / machine, root_,
              fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-  }
-  void TearDown() override {
-    if (!root_.empty()) fs::remove_all(root_);
   }
   void write(const std::string& path, const std::string& text) {
     fs::create_directories((root_ / path).parent_path());
@@ -47,7 +41,8 @@ class Prerequisites : public ::testing::Test {
     return only(check_access_control(m, Paths(m), roots()));
   }
 
-  fs::path root_;
+  const tests::TemporaryDirectory temporary_;
+  const fs::path root_ = temporary_.path();
 };
 
 TEST_F(Prerequisites, OfGpudirectAreADriverModuleOrDmaBuf) {
