@@ -84,6 +84,7 @@ struct NetworkRates {
   /// Waiting for the other side. Send: for room at the receiver; receive: for its own GPU to take
   /// what has come.
   double blocked_seconds = 0;
+  double operations = 0;
 };
 
 /// A GPU sends to another one over the network.

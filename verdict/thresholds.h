@@ -88,8 +88,17 @@ inline constexpr double kDominantShare = 0.9;
 inline constexpr double kBytesTolerance = 0.1;
 /// seconds per byte above this multiple of the median of the job's GPUs are a slow link
 inline constexpr double kNetworkOutlier = 1.5;
+/// and above that median by this multiple of the GPUs' median distance from it, as a share: where
+/// all differ, nobody stands out
+inline constexpr double kNetworkNoiseMultiple = 5;
 /// GPUs whose network phases must be known for that
 inline constexpr double kNetworkGpus = 4;
+/// a GPU's network phases are known from this many operations in a window on, one sampled block: of
+/// a few, one that hung for a moment decides
+inline constexpr double kNetworkOperations = 16;
+/// and are compared if an operation carries at least this share of the bytes that it does for the
+/// job's median GPU: of small messages more than the link's speed is seen
+inline constexpr double kNetworkBytesShare = 0.5;
 /// step time above this multiple of its baseline is told
 inline constexpr double kStepShare = 1.05;
 /// steps of at most this multiple of their baseline: a late GPU does no harm

@@ -275,23 +275,44 @@ void find_late(const Job& job, const WindowOptions& options, WindowResult& resul
   }
 }
 
+/// Which GPUs' network phases can be compared: enough operations are known, and they carry about as
+/// many bytes.
+std::vector<char> comparable(const Window& window, NetworkRates GpuRates::*direction) {
+  std::vector<double> bytes(window.gpus.size(), -1);  // of an operation; negative = not known
+  std::vector<double> known;
+  for (std::size_t g = 0; g < window.gpus.size(); ++g) {
+    const NetworkRates& rates = window.gpus[g].*direction;
+    if (rates.bytes <= 0 || rates.operations * window.seconds < thresholds::kNetworkOperations)
+      continue;
+    bytes[g] = rates.bytes / rates.operations;
+    known.push_back(bytes[g]);
+  }
+  const double least = thresholds::kNetworkBytesShare * median(std::move(known));
+  std::vector<char> out(window.gpus.size(), 0);
+  for (std::size_t g = 0; g < out.size(); ++g) out[g] = bytes[g] >= least ? 1 : 0;
+  return out;
+}
+
 /// Seconds per byte that stand out from the job's, as multiples of its median.
 std::vector<double> outliers(const Window& window, NetworkRates GpuRates::*direction) {
   std::vector<double> out(window.gpus.size(), 0);
+  const std::vector<char> compared = comparable(window, direction);
   std::vector<double> known;
-  const auto per_byte = [&](const GpuRates& gpu) {
-    const NetworkRates& rates = gpu.*direction;
-    return rates.bytes > 0 ? rates.seconds / rates.bytes : -1;
+  const auto per_byte = [&](std::size_t g) {
+    const NetworkRates& rates = window.gpus[g].*direction;
+    return rates.seconds / rates.bytes;
   };
-  for (const GpuRates& gpu : window.gpus) {
-    if (const double value = per_byte(gpu); value >= 0) known.push_back(value);
+  for (std::size_t g = 0; g < out.size(); ++g) {
+    if (compared[g] != 0) known.push_back(per_byte(g));
   }
   if (static_cast<double>(known.size()) < thresholds::kNetworkGpus) return out;
-  const double middle = median(std::move(known));
+  const double middle = median(known);
   if (middle <= 0) return out;
-  for (std::size_t g = 0; g < window.gpus.size(); ++g) {
-    const double multiple = per_byte(window.gpus[g]) / middle;
-    if (multiple > thresholds::kNetworkOutlier) out[g] = multiple;
+  for (double& value : known) value = std::abs(value / middle - 1);
+  const double least = std::max(thresholds::kNetworkOutlier,
+                                1 + thresholds::kNetworkNoiseMultiple * median(std::move(known)));
+  for (std::size_t g = 0; g < out.size(); ++g) {
+    if (compared[g] != 0 && per_byte(g) / middle > least) out[g] = per_byte(g) / middle;
   }
   return out;
 }

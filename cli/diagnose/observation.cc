@@ -321,7 +321,8 @@ class Rates {
       // send: gpu_wait, peer_wait, wire; receive: data_wait, flush, gpu_wait
       constexpr int kPhases = 3;
       if (before == first.network().end() || s.phase_seconds_size() < kPhases ||
-          before->phase_seconds_size() < kPhases || s.bytes() < before->bytes())
+          before->phase_seconds_size() < kPhases || s.bytes() < before->bytes() ||
+          s.operations() < before->operations())
         continue;
       const auto spent = [&](int phase) {
         return (s.phase_seconds(phase) - before->phase_seconds(phase)) / seconds_;
@@ -330,6 +331,7 @@ class Rates {
       rates.seconds += spent(s.is_send() ? 2 : 0);
       rates.blocked_seconds += spent(s.is_send() ? 1 : 2);
       rates.bytes += static_cast<double>(s.bytes() - before->bytes()) / seconds_;
+      rates.operations += static_cast<double>(s.operations() - before->operations()) / seconds_;
     }
   }
 

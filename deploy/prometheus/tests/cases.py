@@ -703,17 +703,19 @@ def bandwidth_cases():
 
     alert = "NcclscopeSlowLink"
 
-    def network(sends, receives, until=40, slow_gpus=(2,), gpus=4):
-        """The ring is in the order of ranks."""
+    def network(sends, receives, until=40, slow_gpus=(2,), gpus=4, operations=60, small=(), usual=lambda gpu: 1):
+        """The ring is in the order of ranks. `small`: GPUs that send only small messages. `usual`: how GPUs differ always."""
         job = late_job(40, [(40, 0)], nodes=gpus // 2)
         for gpu in range(gpus):
             where = {"gpu": gpu % 2, "instance": f"n{gpu // 2}:9400", "job": "ncclscope"}
             job.peer("aa", gpu, (gpu + 1) % gpus, gauge((40, 1)), **where)
             for direction, phase, factor in (("send", "wire", sends), ("receive", "data_wait", receives)):
                 slow = factor if gpu in slow_gpus else 1
+                seconds, size = (0.001, 6e3) if gpu in small else (0.06 * usual(gpu), 6e8)
                 job.add("ncclscope_network_phase_seconds_total",
-                        counter((until, 0.06 * slow), (41 - until, 0.06)), direction=direction, phase=phase, **where)
-                job.add("ncclscope_network_bytes_total", counter((41, 6e8)), direction=direction, **where)
+                        counter((until, seconds * slow), (41 - until, seconds)), direction=direction, phase=phase, **where)
+                job.add("ncclscope_network_bytes_total", counter((41, size)), direction=direction, **where)
+                job.add("ncclscope_network_operations_total", counter((41, operations)), direction=direction, **where)
         return job.series
 
     def slow_link(nic):
@@ -730,6 +732,11 @@ def bandwidth_cases():
     yield Case(alert, "recovers", "1m", network(3, 1, until=25), [("20m", alert, [slow_link(False)]), ("38m", alert, [])])
     yield Case(alert, "as fast as the others", "1m", network(1.2, 1.2), [("20m", alert, [])])
     yield Case(alert, "only receives wait: a victim", "1m", network(1, 3), [("20m", alert, [])])
+    yield Case(alert, "few operations are known", "1m", network(3, 1, operations=3), [("20m", alert, [])])
+    yield Case(alert, "half of the GPUs send only small messages, which take long for their bytes", "1m",
+               network(3, 1, gpus=8, small=(0, 3, 4, 7)), [("20m", alert, [slow_link(False)])])
+    yield Case(alert, "all GPUs' times differ", "1m",
+               network(1.5, 1, slow_gpus=(6,), gpus=8, usual=lambda gpu: 0.4 + 0.2 * gpu % 1.4), [("20m", alert, [])])
     yield Case(alert, "no network phases (one node)", "1m", late_job(40, [(40, 0)]).series, [("20m", alert, [])])
 
     alert = "NcclscopeSocketsInsteadOfRdma"

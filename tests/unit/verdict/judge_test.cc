@@ -285,7 +285,7 @@ TEST(Judge, DoesNotCompareAnotherMixOfMessages) {
 TEST(Judge, TellsALinkFromANic) {
   const Job job = ddp_job(4, 1);
   Window window = even_window(job);
-  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9};
+  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9, 0, 10};
   window.gpus[3].send.seconds = 0.2;
   std::vector<Finding> found = after(job, 3, window);
   ASSERT_THAT(found, SizeIs(1));
@@ -302,7 +302,7 @@ TEST(Judge, TellsALinkFromANic) {
 TEST(Judge, NamesTheNicOfARingAndNotWhoSendsToIt) {
   const Job job = ddp_job(6, 1);
   Window window = even_window(job);
-  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9};
+  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9, 0, 10};
   for (const std::uint32_t g : {0u, 1u, 2u, 3u, 4u, 5u}) window.peers.push_back({g, (g + 1) % 6});
   window.gpus[2].send.seconds = window.gpus[3].send.seconds = 0.2;
   const std::vector<Finding> found = after(job, 3, window);

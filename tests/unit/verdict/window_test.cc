@@ -8,6 +8,7 @@
 namespace ncclscope::verdict {
 namespace {
 
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
@@ -234,7 +235,7 @@ TEST(Window, HasNoShapeWhereSizesAreMixed) {
 TEST(Window, FindsTheSenderWhoseBytesTakeLong) {
   const Job job = ddp_job(4, 1);
   Window window = even_window(job);
-  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9};
+  for (GpuRates& gpu : window.gpus) gpu.send = gpu.receive = {0.1, 1e9, 0, 10};
   window.gpus[3].send.seconds = 0.2;
   WindowResult result = evaluate(job, window);
   EXPECT_THAT(result.slow_send, ElementsAre(0, 0, 0, ::testing::DoubleNear(2, 1e-9)));
@@ -242,6 +243,38 @@ TEST(Window, FindsTheSenderWhoseBytesTakeLong) {
   window.gpus.resize(3);
   result = evaluate(job, window);
   EXPECT_THAT(result.slow_send, Each(0)) << "three GPUs are too few for a median";
+}
+
+TEST(Window, AccusesNoLinkOfWhichFewOperationsAreKnown) {
+  const Job job = ddp_job(6, 1);
+  Window window = even_window(job);  // of 10 s
+  for (GpuRates& gpu : window.gpus) gpu.send = {0.1, 1e9, 0, 1.6};
+  window.gpus[3].send.seconds = 0.2;
+  EXPECT_THAT(evaluate(job, window).slow_send, ElementsAre(0, 0, 0, 2, 0, 0));
+  window.gpus[3].send.operations = 1.5;
+  EXPECT_THAT(evaluate(job, window).slow_send, Each(0));
+}
+
+TEST(Window, ComparesNoLinkThatCarriesSmallMessages) {
+  const Job job = ddp_job(8, 1);
+  Window window = even_window(job);
+  for (GpuRates& gpu : window.gpus) gpu.send = {0.1, 1e9, 0, 10};
+  // As in a pipeline within nodes: half of the GPUs send activations over the network, the others
+  // only what all GPUs of the job add up, which takes its time for a few bytes.
+  for (const std::uint32_t g : {0u, 3u, 4u, 7u}) window.gpus[g].send = {2e-3, 1e3, 0, 10};
+  EXPECT_THAT(evaluate(job, window).slow_send, Each(0));
+  window.gpus[5].send.seconds = 0.2;
+  EXPECT_THAT(evaluate(job, window).slow_send, ElementsAre(0, 0, 0, 0, 0, 2, 0, 0));
+}
+
+TEST(Window, AccusesNoLinkWhereAllDiffer) {
+  const Job job = ddp_job(7, 1);
+  Window window = even_window(job);
+  const std::vector<double> seconds = {0.05, 0.1, 0.13, 0.06, 0.2, 0.14, 0.08};
+  for (std::size_t g = 0; g < seconds.size(); ++g) window.gpus[g].send = {seconds[g], 1e9, 0, 10};
+  EXPECT_THAT(evaluate(job, window).slow_send, Each(0));
+  window.gpus[4].send.seconds = 0.31;  // half of the GPUs are more than 40 % off
+  EXPECT_THAT(evaluate(job, window).slow_send, Contains(::testing::Gt(3)));
 }
 
 TEST(Window, JudgesNobodyWhoseWaitsHaveNoTimes) {
