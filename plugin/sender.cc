@@ -2,16 +2,11 @@
 #include "plugin/sender.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <atomic>
 
+#include "plugin/background_thread.h"
 #include "plugin/clock.h"
 #include "plugin/detail_control.h"
 #include "plugin/inspector/inspector.h"
@@ -22,8 +17,6 @@
 namespace ncclscope::plugin {
 namespace {
 
-constexpr std::size_t kStackBytes = 128 * 1024;
-constexpr int kNice = 10;
 /// Exit waits for the sender's interval in progress at most this long: a starved sender may need
 /// it.
 constexpr int kExitWaitUs = 100'000;
@@ -48,8 +41,7 @@ void tick_all(bool last) noexcept {
 }
 
 void* run(void*) {
-  pthread_setname_np(pthread_self(), "ncclscope");
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+  settle_background_thread("ncclscope");
   const int interval_ms = static_cast<int>(process().settings.interval_ms);
   while (!sender.stopped.load(std::memory_order_acquire)) {
     bool idle = false;
@@ -65,19 +57,7 @@ void* run(void*) {
 }  // namespace
 
 bool start_sender() noexcept {
-  pthread_attr_t attributes;
-  if (pthread_attr_init(&attributes) != 0) return false;
-  (void)pthread_attr_setstacksize(&attributes, kStackBytes);
-  (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  sigset_t all, before;
-  sigfillset(&all);
-  // The new thread inherits the mask: no signal of the application is ever delivered to it.
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  const int error = pthread_create(&thread, &attributes, run, nullptr);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  return error == 0;
+  return start_background_thread(run, nullptr);
 }
 
 void flush_at_exit() noexcept {

@@ -2,12 +2,8 @@
 #include "plugin/inspector/inspector.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +11,7 @@
 #include <atomic>
 #include <new>
 
+#include "plugin/background_thread.h"
 #include "plugin/clock.h"
 #include "plugin/inspector/feed.h"
 #include "plugin/inspector/writer.h"
@@ -22,8 +19,6 @@
 namespace ncclscope::plugin::inspector {
 namespace {
 
-constexpr std::size_t kStackBytes = 128 * 1024;
-constexpr int kNice = 10;
 constexpr int kLongestSleepMs = 1'000;
 /// Exit waits for the thread in steps of a millisecond: so many at most, ...
 constexpr int kExitMs = 5'000;
@@ -56,8 +51,7 @@ void rest(const State& state) noexcept {
 
 void* run(void* argument) {
   State& state = *static_cast<State*>(argument);
-  pthread_setname_np(pthread_self(), "ncclscope-files");
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+  settle_background_thread("ncclscope-files");
   bool last = false;
   while (!last) {
     rest(state);
@@ -66,22 +60,6 @@ void* run(void* argument) {
   }
   state.shared.finished.store(true, kRelease);
   return nullptr;
-}
-
-bool start_thread(State& state) noexcept {
-  pthread_attr_t attributes;
-  if (pthread_attr_init(&attributes) != 0) return false;
-  (void)pthread_attr_setstacksize(&attributes, kStackBytes);
-  (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  sigset_t all, before;
-  sigfillset(&all);
-  // The new thread inherits the mask: no signal of the application is ever delivered to it.
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  const int error = pthread_create(&thread, &attributes, run, &state);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  return error == 0;
 }
 
 }  // namespace
@@ -95,7 +73,7 @@ bool start(Process& p) noexcept {
   State* state = new (memory) State;
   state->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   state->writer.set_up(p.settings.inspector, state->shared, p.pid, monotonic_ns());
-  if (state->wake < 0 || !start_thread(*state)) {
+  if (state->wake < 0 || !start_background_thread(run, state)) {
     if (state->wake >= 0) close(state->wake);
     munmap(memory, sizeof(State));
     return false;
