@@ -30,6 +30,7 @@
 #include "cli/agents.h"
 #include "cli/archive_commands.h"
 #include "cli/commands.h"
+#include "cli/ending_signals.h"
 #include "cli/text.h"
 #include "proto/model/operation.h"
 #include "proto/wire/encode.h"
@@ -50,14 +51,6 @@ struct RecordOptions {
   std::string duration;
   bool include_held = false;
 };
-
-sigset_t ending_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  return signals;
-}
 
 std::string utc_name() {
   const std::time_t now = std::time(nullptr);
@@ -564,7 +557,6 @@ void register_record(CLI::App& app) {
         throw CLI::ValidationError(
             "--seconds", options->duration + ": wanted a number, with s, m or h behind it");
     }
-    // Blocked before gRPC starts threads of its own, which would take the signals otherwise.
     const sigset_t signals = ending_signals();
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     if (const int status = record(*options, seconds); status != kSuccess)

@@ -18,6 +18,7 @@
 
 #include "cli/agents.h"
 #include "cli/commands.h"
+#include "cli/ending_signals.h"
 #include "cli/json.h"
 #include "cli/tail_text.h"
 
@@ -39,16 +40,6 @@ std::string json_line(const std::string& node, const v1::TailOperationsResponse&
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// Interrupt and termination end the streams; the threads then find their way out by themselves.
-/// Blocked before gRPC starts threads of its own, which would take the signals otherwise.
-sigset_t ending_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  return signals;
-}
-
 class Tail {
  public:
   explicit Tail(const TailOptions& options) : options_(options), agents_(connect(options.agents)) {}
@@ -59,6 +50,7 @@ class Tail {
     const sigset_t signals = ending_signals();
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < agents_.size(); ++i) threads.emplace_back([this, i] { follow(i); });
+    // A signal ends the streams; the threads then find their way out by themselves.
     std::thread signal_waiter([&] {
       const timespec moment{0, 100'000'000};
       while (!ended_ && sigtimedwait(&signals, nullptr, &moment) < 0) {
