@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the API asks of the agent, in place of the agent: takes every request and remembers the last.
-// May be called from any thread.
+// What the API asks of the agent, in place of the agent: takes every request and remembers the
+// last. May be called from any thread.
 #pragma once
 
 #include <atomic>

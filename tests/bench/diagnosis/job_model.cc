@@ -80,7 +80,7 @@ int JobModel::rank_in(int rank, Dimension dimension) const {
 
 double JobModel::now() const {
   double last = 0;
-  for (const RankState& r : ranks_) last = std::max({last, r.gpu, r.side, r.host});
+  for (const RankState& r : ranks_) last = std::max(last, r.ready());
   return last;
 }
 
@@ -160,14 +160,12 @@ void JobModel::collective(const Group& group, F function, std::uint64_t bytes, d
     o.function = function;
     o.bytes = bytes;
     o.call = r.host;
-    o.start = std::max({r.gpu, r.side, r.host});
+    o.start = r.ready();
     if (stops && s_.stop == Stop::kGpuNeverStarted) o.start = kNever;
     begin = std::max(begin, o.start);
     operations_[static_cast<std::size_t>(m)].push_back(o);
   }
-  const double stop =
-      never_ends ? kNever
-                 : begin + seconds * std::max(0.5, 1 + s_.network_jitter * random_.normal()) + 5e-6;
+  const double stop = never_ends ? kNever : transferred(begin, seconds);
   for (const int m : group.members) {
     RankState& r = ranks_[static_cast<std::size_t>(m)];
     PlayedOperation& o = operations_[static_cast<std::size_t>(m)].back();
@@ -193,17 +191,16 @@ void JobModel::all_to_all(std::uint64_t bytes, double seconds, int hot, bool gat
     for (const int m : group.members) {
       RankState& r = ranks_[static_cast<std::size_t>(m)];
       r.host += kCall;
-      begin = std::max(begin, std::max(std::max(r.gpu, r.side), r.host));
+      begin = std::max(begin, r.ready());
     }
-    const double stop =
-        begin + seconds * std::max(0.5, 1 + s_.network_jitter * random_.normal()) + 5e-6;
+    const double stop = transferred(begin, seconds);
     for (const int m : group.members) {
       RankState& r = ranks_[static_cast<std::size_t>(m)];
       PlayedOperation o;
       o.dimension = Dimension::kExpert;
       o.plan = plan_;
       o.call = r.host;
-      o.start = std::max(std::max(r.gpu, r.side), r.host);
+      o.start = r.ready();
       o.stop = stop + 2e-6 * random_.uniform();
       for (std::size_t peer = 0; peer < group.members.size(); ++peer) {
         o.peer = static_cast<std::int32_t>(peer);
@@ -221,6 +218,10 @@ void JobModel::all_to_all(std::uint64_t bytes, double seconds, int hot, bool gat
       r.gpu = r.side = o.stop;
     }
   }
+}
+
+double JobModel::transferred(double begin, double seconds) {
+  return begin + seconds * std::max(0.5, 1 + s_.network_jitter * random_.normal()) + 5e-6;
 }
 
 void JobModel::wait_for_side() {
@@ -275,23 +276,20 @@ void JobModel::play_fsdp() {
   const auto gather = [&] {
     collective(Dimension::kData, F::kAllGather, kLayerBytes, transfer, true);
   };
-  gather();
-  for (int l = 0; l < s_.layers; ++l) {
+  // Computes with what has been gathered, while the next layer's is.
+  const auto compute_layer = [&](int layer, double seconds) {
     std::vector<double> arrived;
-    for (RankState& r : ranks_) arrived.push_back(r.side);
-    if (l + 1 < s_.layers) gather();
+    for (const RankState& r : ranks_) arrived.push_back(r.side);
+    if (layer + 1 < s_.layers) gather();
     for (std::size_t i = 0; i < ranks_.size(); ++i)
       ranks_[i].gpu = std::max(ranks_[i].gpu, arrived[i]);
-    compute_all(s_.step_seconds * kForward / s_.layers);
-  }
+    compute_all(seconds);
+  };
+  gather();
+  for (int l = 0; l < s_.layers; ++l) compute_layer(l, s_.step_seconds * kForward / s_.layers);
   gather();
   for (int l = 0; l < s_.layers; ++l) {
-    std::vector<double> arrived;
-    for (RankState& r : ranks_) arrived.push_back(r.side);
-    if (l + 1 < s_.layers) gather();
-    for (std::size_t i = 0; i < ranks_.size(); ++i)
-      ranks_[i].gpu = std::max(ranks_[i].gpu, arrived[i]);
-    compute_all(s_.step_seconds * (1 - kForward) / s_.layers);
+    compute_layer(l, s_.step_seconds * (1 - kForward) / s_.layers);
     collective(Dimension::kData, F::kReduceScatter, kLayerBytes, transfer, true);
   }
   wait_for_side();
@@ -301,15 +299,9 @@ void JobModel::play_fsdp() {
 void JobModel::play_tensor_data() {
   const double tensor = s_.step_seconds * s_.communication * 0.6 / (4 * s_.layers);
   const double data = s_.step_seconds * s_.communication * 0.4 / s_.layers;
-  for (int l = 0; l < s_.layers; ++l) {
-    for (int half = 0; half < 2; ++half) {
-      compute_all(s_.step_seconds * kForward / s_.layers / 2);
-      collective(Dimension::kTensor, F::kAllReduce, kActivationBytes, tensor, false);
-    }
-  }
-  for (int l = 0; l < s_.layers; ++l) {
-    for (int half = 0; half < 2; ++half) {
-      compute_all(s_.step_seconds * (1 - kForward) / s_.layers / 2);
+  for (const double share : {kForward, 1 - kForward}) {
+    for (int half = 0; half < 2 * s_.layers; ++half) {
+      compute_all(s_.step_seconds * share / s_.layers / 2);
       collective(Dimension::kTensor, F::kAllReduce, kActivationBytes, tensor, false);
     }
   }
@@ -344,8 +336,7 @@ void JobModel::receive(int from, int to, double sent) {
   o.peer = rank_in(from, Dimension::kPipeline);
   o.call = r.host;
   o.start = std::max(r.gpu, r.host);
-  o.stop = std::max(o.start, sent) +
-           transfer * std::max(0.5, 1 + s_.network_jitter * random_.normal()) + 5e-6;
+  o.stop = transferred(std::max(o.start, sent), transfer);
   r.gpu = o.stop;
   operations_[static_cast<std::size_t>(to)].push_back(o);
   // A send waits for its receiver, on a stream of its own.

@@ -6,6 +6,7 @@
 //   Times: seconds since the job's start, on a clock that all nodes share.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -67,6 +68,9 @@ class JobModel {
     double host = 0;        // the host's next call
     double pace = 1;        // of its GPU in this step: time is multiplied by it
     double starvation = 1;  // compute takes so many times longer because its host is slow
+
+    /// The earliest start of an operation that waits for both streams.
+    [[nodiscard]] double ready() const { return std::max({gpu, side, host}); }
   };
 
   void add_groups(Dimension dimension, int count, int size,
@@ -91,6 +95,8 @@ class JobModel {
                   bool side);
   /// To the experts, or (`gathers`) back from them. `hot`: the one that takes more tokens.
   void all_to_all(std::uint64_t bytes, double seconds, int hot, bool gathers);
+  /// When data are there that begin to move then and take so long.
+  [[nodiscard]] double transferred(double begin, double seconds);
   void wait_for_side();
 
   void play_ddp();
