@@ -32,6 +32,11 @@ inline constexpr std::array<std::uint64_t, kSizeClasses - 1> kSizeClassBounds = 
 inline constexpr std::array<const char*, kSizeClasses> kSizeClassNames = {
     "<=4KiB", "<=64KiB", "<=1MiB", "<=16MiB", "<=256MiB", "<=4GiB", ">4GiB"};
 
+/// As the label `size` spells it; "other" once folded.
+inline constexpr const char* size_class_name(std::uint8_t size_class) {
+  return size_class < kSizeClasses ? kSizeClassNames[size_class] : "other";
+}
+
 /// What a label shows of keys that were folded: "other". Beside the known values, so that a folded
 /// series is a new one and no series that was there before jumps.
 inline constexpr std::uint8_t kOtherSize = kSizeClasses;
@@ -73,6 +78,18 @@ inline constexpr std::array<std::string_view, kThroughputUnits> kThroughputUnitN
     "tokens", "samples", "steps", "flops"};
 
 enum class RankState : std::uint8_t { kRunning, kFinalized, kVanished };
+/// As the label `state` spells it.
+[[nodiscard]] constexpr const char* name(RankState state) {
+  switch (state) {
+    case RankState::kRunning:
+      return "running";
+    case RankState::kFinalized:
+      return "finalized";
+    case RankState::kVanished:
+      return "vanished";
+  }
+  return "unknown";
+}
 
 /// An operation in short.
 struct OperationShort {

@@ -4,7 +4,6 @@
 #include "agent/api/api_server.h"
 
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
 
 #include <string>
@@ -14,10 +13,9 @@
 #include "agent/api/agent_service.h"
 #include "agent/api/ingest_service.h"
 #include "agent/api/job_service.h"
-#include "agent/api/keep_grpc.h"
 #include "agent/api/peers.h"
+#include "agent/api/server_builder.h"
 #include "agent/api/unix_listener.h"
-#include "proto/wire/frame.h"
 
 namespace ncclscope::agent {
 
@@ -71,16 +69,8 @@ class GrpcApiServer final : public ApiServer {
     if (!listener.ok()) return listener.status();
     listener_ = std::move(listener).value();
 
-    keep_grpc();
-    grpc::ResourceQuota quota("ncclscope-api");
-    quota.SetMaxThreads(options.max_threads);
     grpc::ServerBuilder builder;
-    builder.SetResourceQuota(quota);
-    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-    // Requests are small; a frame is the largest.
-    builder.SetMaxReceiveMessageSize(static_cast<int>(2 * wire::kMaxFrameBytes));
+    set_limits(builder, "ncclscope-api", options.max_threads);
     builder.RegisterService(&agent_service_);
     builder.RegisterService(&ingest_service_);
     builder.RegisterService(&job_service_);

@@ -26,25 +26,9 @@ std::string text(std::string_view value) {
   return valid_utf8(value);
 }
 
-std::string size_name(std::uint8_t size_class) {
-  return size_class < kSizeClasses ? kSizeClassNames[size_class] : "other";
-}
-
 /// Empty = unknown, in API messages.
 std::string known_name(std::string_view spelled) {
   return spelled == "Unknown" ? std::string() : std::string(spelled);
-}
-
-const char* state_name(RankState s) {
-  switch (s) {
-    case RankState::kRunning:
-      return "running";
-    case RankState::kFinalized:
-      return "finalized";
-    case RankState::kVanished:
-      return "vanished";
-  }
-  return "";
 }
 
 const char* state_name(const ProcessSnapshot& process) {
@@ -94,13 +78,13 @@ void to_message(const CommunicatorSnapshot& c, v1::JobSnapshot& job) {
     rank->set_gpu_uuid(text(r.gpu_uuid));
     rank->set_pci_bus_id(text(r.pci_bus_id));
     rank->set_pid(r.pid);
-    rank->set_state(state_name(r.state));
+    rank->set_state(name(r.state));
   }
   for (const OperationSumsRow& row : c.sums) {
     v1::OperationSums* sums = job.add_sums();
     sums->set_comm(out->comm());
     sums->set_collective(std::string(shown_name(row.function)));
-    sums->set_size(size_name(row.size_class));
+    sums->set_size(size_class_name(row.size_class));
     sums->set_algorithm(known_name(shown_name(row.algorithm)));
     sums->set_protocol(known_name(shown_name(row.protocol)));
     sums->set_operations(total(row.operations_by_timing));
@@ -143,7 +127,7 @@ void to_message(const JobSnapshot& job, v1::JobSnapshot& out) {
   for (const DurationRow& row : job.durations) {
     v1::DurationHistogram* h = out.add_durations();
     h->set_collective(std::string(shown_name(row.function)));
-    h->set_size(size_name(row.size_class));
+    h->set_size(size_class_name(row.size_class));
     h->mutable_bounds()->Add(bounds.begin(), bounds.end());
     std::uint64_t cumulative = 0;
     for (const std::uint64_t count : row.counts) h->add_counts(cumulative += count);
@@ -273,7 +257,7 @@ void to_message(const CommunicatorSnapshot& communicator, const RankSnapshot& ra
 void to_message(const RankSnapshot& rank, v1::RankProgress& out) {
   out.set_rank(rank.rank);
   out.set_pid(rank.pid);
-  out.set_state(state_name(rank.state));
+  out.set_state(name(rank.state));
   out.set_collectives_enqueued(rank.collectives_enqueued);
   out.set_collectives_started(rank.collectives_started);
   out.set_collectives_completed(rank.collectives_completed);

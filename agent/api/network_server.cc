@@ -7,7 +7,6 @@
 #include <arpa/inet.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/resource_quota.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -24,11 +23,10 @@
 #include "agent/api/access_list.h"
 #include "agent/api/agent_service.h"
 #include "agent/api/ingest_service.h"
-#include "agent/api/keep_grpc.h"
 #include "agent/api/peers.h"
+#include "agent/api/server_builder.h"
 #include "agent/base/log.h"
 #include "agent/base/scoped_fd.h"
-#include "proto/wire/frame.h"
 
 namespace ncclscope::agent {
 namespace {
@@ -118,15 +116,8 @@ class Generation {
                                    : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
     tls.pem_root_certs = material.client_ca;
     tls.pem_key_cert_pairs.push_back({material.key, material.certificate});
-    keep_grpc();
-    grpc::ResourceQuota quota("ncclscope-network-api");
-    quota.SetMaxThreads(options.max_threads);
     grpc::ServerBuilder builder;
-    builder.SetResourceQuota(quota);
-    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-    builder.SetMaxReceiveMessageSize(static_cast<int>(2 * wire::kMaxFrameBytes));
+    set_limits(builder, "ncclscope-network-api", options.max_threads);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);

@@ -597,18 +597,6 @@ constexpr std::string_view kFoldingText =
     "Series of a job go away `grace_seconds` (300) after its last process left, those of a "
     "communicator as long after its last local rank ended.\n";
 
-std::string_view type_name(MetricType t) {
-  switch (t) {
-    case MetricType::kCounter:
-      return "counter";
-    case MetricType::kGauge:
-      return "gauge";
-    case MetricType::kHistogram:
-      return "histogram";
-  }
-  return "unknown";
-}
-
 }  // namespace
 
 std::span<const MetricDefinition, kMetricCount> catalogue() noexcept {
@@ -675,7 +663,7 @@ std::string metrics_reference() {
       out.append("| `")
           .append(m.name)
           .append("` | ")
-          .append(type_name(m.type))
+          .append(name(m.type))
           .append(" | ")
           .append(m.unit);
       out += " | ";

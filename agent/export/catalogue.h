@@ -18,6 +18,18 @@ namespace ncclscope::agent {
 inline constexpr std::string_view kMetricSchema = "1";
 
 enum class MetricType : std::uint8_t { kCounter, kGauge, kHistogram };
+/// As Prometheus's text format spells it.
+[[nodiscard]] constexpr const char* name(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter:
+      return "counter";
+    case MetricType::kGauge:
+      return "gauge";
+    case MetricType::kHistogram:
+      return "histogram";
+  }
+  return "untyped";
+}
 
 /// Which table of docs/metrics.md a metric belongs to.
 enum class MetricGroup : std::uint8_t {

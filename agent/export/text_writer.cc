@@ -12,18 +12,6 @@
 namespace ncclscope::agent {
 namespace {
 
-std::string_view type_name(MetricType t) {
-  switch (t) {
-    case MetricType::kCounter:
-      return "counter";
-    case MetricType::kGauge:
-      return "gauge";
-    case MetricType::kHistogram:
-      return "histogram";
-  }
-  return "untyped";
-}
-
 void append_help(std::string& out, std::string_view help, bool escape_quotes) {
   for (const char c : help) {
     if (c == '\\') {
@@ -56,7 +44,7 @@ void TextWriter::begin_family(const MetricDefinition& metric) {
   const std::string_view family = open_metrics ? metric.family() : metric.name;
   buffer_.append("# HELP ").append(family) += ' ';
   append_help(buffer_, metric.help, open_metrics);
-  buffer_.append("\n# TYPE ").append(family).append(" ").append(type_name(metric.type)) += '\n';
+  buffer_.append("\n# TYPE ").append(family).append(" ").append(name(metric.type)) += '\n';
   if (open_metrics && !metric.unit.empty())
     buffer_.append("# UNIT ").append(family).append(" ").append(metric.unit) += '\n';
 

@@ -41,9 +41,6 @@ class Number {
   std::size_t size_ = 0;
 };
 
-std::string_view size_name(std::uint8_t size_class) {
-  return size_class < kSizeClasses ? kSizeClassNames[size_class] : "other";
-}
 std::string_view algorithm_name(model::Algorithm a) {
   return a == model::Algorithm::kUnknown ? "unknown" : shown_name(a);
 }
@@ -52,18 +49,6 @@ std::string_view protocol_name(model::Protocol p) {
 }
 
 constexpr std::size_t kTimings = 3;
-
-std::string_view state_name(RankState s) {
-  switch (s) {
-    case RankState::kRunning:
-      return "running";
-    case RankState::kFinalized:
-      return "finalized";
-    case RankState::kVanished:
-      return "vanished";
-  }
-  return "unknown";
-}
 
 /// "2.28.9" from NCCL's number; empty when unknown.
 class NcclVersion {
@@ -339,7 +324,7 @@ class Visit {
     family(Metric::kRankState);
     each_rank([&](auto cluster, auto job_id, auto comm, const RankText& text) {
       if (!text.own.by_rank) return;
-      emit({cluster, job_id, comm, text.rank_label.view(), state_name(text.rank->state)}, kOne);
+      emit({cluster, job_id, comm, text.rank_label.view(), name(text.rank->state)}, kOne);
     });
     family(Metric::kGpuInfo);
     each_job([&](auto cluster, auto job_id, const JobText& job) {
@@ -377,7 +362,7 @@ class Visit {
                                      [](const RankSnapshot& rank) { return rank.rank == 0; });
       for (const OperationSumsRow& row : c.sums) {
         if (is_point_to_point(row.function) || row.timed_operations == 0) continue;
-        emit({cluster, job_id, c.comm, shown_name(row.function), size_name(row.size_class),
+        emit({cluster, job_id, c.comm, shown_name(row.function), size_class_name(row.size_class),
               algorithm_name(row.algorithm), protocol_name(row.protocol), first ? "0" : ""},
              row.busy_seconds);
       }
@@ -390,7 +375,7 @@ class Visit {
       each_sum(p2p, [&](auto cluster, auto job_id, auto comm, const OperationSumsRow& row) {
         for (std::size_t t = 0; t < kTimings; ++t) {
           if (row.operations_by_timing[t] == 0) continue;
-          emit({cluster, job_id, comm, shown_name(row.function), size_name(row.size_class),
+          emit({cluster, job_id, comm, shown_name(row.function), size_class_name(row.size_class),
                 algorithm_name(row.algorithm), protocol_name(row.protocol),
                 name(static_cast<wire::TimingSource>(t))},
                (row.*member)[t]);
@@ -401,7 +386,7 @@ class Visit {
       family(metric);
       each_sum(p2p, [&](auto cluster, auto job_id, auto comm, const OperationSumsRow& row) {
         if (row.timed_operations == 0) return;
-        emit({cluster, job_id, comm, shown_name(row.function), size_name(row.size_class),
+        emit({cluster, job_id, comm, shown_name(row.function), size_class_name(row.size_class),
               algorithm_name(row.algorithm), protocol_name(row.protocol)},
              row.*member);
       });
@@ -420,8 +405,8 @@ class Visit {
     each_job([&](auto cluster, auto job_id, const JobText& job) {
       for (const DurationRow& row : job.job->durations)
         if (is_point_to_point(row.function) == p2p)
-          emit_histogram({cluster, job_id, shown_name(row.function), size_name(row.size_class)},
-                         row);
+          emit_histogram(
+              {cluster, job_id, shown_name(row.function), size_class_name(row.size_class)}, row);
     });
   }
 
