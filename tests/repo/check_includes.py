@@ -28,7 +28,7 @@ MAY_USE = {
 
 # Inside the agent, from the bottom to the top. "app" wires, "api" and "export" stand side by side; the page builds on
 # what "export" serves.
-AGENT_LAYERS = {"base": 0, "access": 1, "ingest": 1, "identity": 2, "aggregate": 3, "diagnose": 4, "archive": 4, "export": 5, "api": 5, "page": 6, "app": 7}
+AGENT_LAYERS = {"base": 0, "access": 1, "ingest": 1, "identity": 2, "aggregate": 3, "archive": 4, "export": 5, "api": 5, "page": 6, "app": 7}
 
 # Strangers that would bring symbols, threads or allocation into a training process.
 PLUGIN_FORBIDDEN = re.compile(
