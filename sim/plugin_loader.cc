@@ -100,16 +100,6 @@ struct Conversion {
   bool identity;  // v1-v3: name and hash are filled
 };
 
-template <typename Old, typename New>
-void copy_proxy_op(Old* to, const New& from) {
-  to->pid = from.pid;
-  to->channel_id = from.channel_id;
-  to->peer = from.peer;
-  to->n_steps = from.n_steps;
-  to->chunk_size = from.chunk_size;
-  to->is_send = from.is_send;
-}
-
 template <typename Descr>
 void prepare(Descr* descr, bool native) {
   // Natively the descriptor is zeroed; adapters build it on the stack as it is.
@@ -123,139 +113,125 @@ void header(Descr* descr, const Event& event) {
   descr->rank = event.descr.rank;
 }
 
+/// v1-v3 carry who the communicator is in every task. Adapters know none of that.
+template <typename Task>
+void identify(Task& task, const Conversion& c) {
+  task.name = c.identity ? c.event.comm_name : nullptr;
+  task.comm_hash = c.identity ? c.event.comm_hash : 0;
+}
+
+// The members of Coll and P2p that all versions have, ...
+template <typename Coll>
+void copy_numbers(Coll& to, const decltype(nccl::DescrV7::coll)& from) {
+  to.seq_number = from.seq_number;
+  to.send_buff = from.send_buff;
+  to.recv_buff = from.recv_buff;
+  to.count = from.count;
+  to.root = from.root;
+  to.n_warps = from.n_warps;
+}
+template <typename P2p>
+void copy_numbers(P2p& to, const decltype(nccl::DescrV7::p2p)& from) {
+  to.buff = from.buff;
+  to.count = from.count;
+  to.peer = from.peer;
+}
+
+// ... and with what v1 has as codes, and later ones as names.
+template <typename Coll>
+void copy_task(Coll& to, const decltype(nccl::DescrV7::coll)& from) {
+  copy_numbers(to, from);
+  to.func = from.func;
+  to.datatype = from.datatype;
+  to.algo = from.algo;
+  to.proto = from.proto;
+}
+template <typename P2p>
+void copy_task(P2p& to, const decltype(nccl::DescrV7::p2p)& from) {
+  copy_numbers(to, from);
+  to.func = from.func;
+  to.datatype = from.datatype;
+}
+
+/// What belongs to tasks, from ProxyOp to NetPlugin, as far as the version has it.
+template <typename Descr>
+void copy_parts(Descr* d, const nccl::DescrV7& from) {
+  switch (from.type) {
+    case nccl::kProxyOp:
+      d->proxy_op.pid = from.proxy_op.pid;
+      d->proxy_op.channel_id = from.proxy_op.channel_id;
+      d->proxy_op.peer = from.proxy_op.peer;
+      d->proxy_op.n_steps = from.proxy_op.n_steps;
+      d->proxy_op.chunk_size = from.proxy_op.chunk_size;
+      d->proxy_op.is_send = from.proxy_op.is_send;
+      break;
+    case nccl::kProxyStep:
+      d->proxy_step.step = from.proxy_step.step;
+      break;
+    case nccl::kKernelCh:
+      if constexpr (requires { d->kernel_ch; }) d->kernel_ch.channel_id = from.kernel_ch.channel_id;
+      if constexpr (requires { d->kernel_ch.p_timer; })
+        d->kernel_ch.p_timer = from.kernel_ch.p_timer;
+      break;
+    case nccl::kNetPlugin:
+      if constexpr (requires { d->net_plugin; }) {
+        d->net_plugin.id = from.net_plugin.id;
+        d->net_plugin.data = from.net_plugin.data;
+      }
+      break;
+    default:
+      break;
+  }
+}
+
 nccl::DescrV1 to_v1(const Conversion& c) {
   nccl::DescrV1 d;
   prepare(&d, c.native);
   header(&d, c.event);
   const auto& from = c.event.descr;
-  switch (from.type) {
-    case nccl::kColl:
-      if (!c.native) d.parent_obj = from.coll.parent_group;
-      d.coll.name = c.identity ? c.event.comm_name : nullptr;
-      d.coll.comm_hash = c.identity ? c.event.comm_hash : 0;
-      d.coll.seq_number = from.coll.seq_number;
-      d.coll.func = c.native ? c.event.func_code : adapter_func_code(from.coll.func);
-      d.coll.send_buff = from.coll.send_buff;
-      d.coll.recv_buff = from.coll.recv_buff;
-      d.coll.count = from.coll.count;
-      d.coll.root = from.coll.root;
-      d.coll.datatype =
-          c.native ? c.event.datatype_code : adapter_datatype_code(from.coll.datatype);
-      d.coll.op = c.native ? c.event.op : 0;
-      d.coll.traffic_bytes = c.identity ? c.event.traffic_bytes : 0;
-      d.coll.n_max_channels = c.identity ? c.event.n_max_channels : from.coll.n_channels;
-      d.coll.n_warps = from.coll.n_warps;
-      d.coll.algo = name_code(nccl::kAlgoNames, from.coll.algo);
-      d.coll.proto = name_code(nccl::kProtoNames, from.coll.proto);
-      d.coll.is_collnet = c.native && (d.coll.algo == 2 || d.coll.algo == 3) ? 1 : 0;
-      d.coll.is_nvls = c.native && (d.coll.algo == 4 || d.coll.algo == 5) ? 1 : 0;
-      break;
-    case nccl::kP2p:
-      if (!c.native) d.parent_obj = from.p2p.parent_group;
-      d.p2p.name = c.identity ? c.event.comm_name : nullptr;
-      d.p2p.comm_hash = c.identity ? c.event.comm_hash : 0;
-      d.p2p.func = c.native ? c.event.func_code : adapter_func_code(from.p2p.func);
-      d.p2p.buff = from.p2p.buff;
-      d.p2p.datatype = c.native ? c.event.datatype_code : adapter_datatype_code(from.p2p.datatype);
-      d.p2p.count = from.p2p.count;
-      d.p2p.peer = from.p2p.peer;
-      break;
-    case nccl::kProxyOp:
-      copy_proxy_op(&d.proxy_op, from.proxy_op);
-      break;
-    case nccl::kProxyStep:
-      d.proxy_step.step = from.proxy_step.step;
-      break;
-    default:
-      break;
+  if (from.type == nccl::kColl) {
+    if (!c.native) d.parent_obj = from.coll.parent_group;
+    identify(d.coll, c);
+    copy_numbers(d.coll, from.coll);
+    d.coll.func = c.native ? c.event.func_code : adapter_func_code(from.coll.func);
+    d.coll.datatype = c.native ? c.event.datatype_code : adapter_datatype_code(from.coll.datatype);
+    d.coll.op = c.native ? c.event.op : 0;
+    d.coll.traffic_bytes = c.identity ? c.event.traffic_bytes : 0;
+    d.coll.n_max_channels = c.identity ? c.event.n_max_channels : from.coll.n_channels;
+    d.coll.algo = name_code(nccl::kAlgoNames, from.coll.algo);
+    d.coll.proto = name_code(nccl::kProtoNames, from.coll.proto);
+    d.coll.is_collnet = c.native && (d.coll.algo == 2 || d.coll.algo == 3) ? 1 : 0;
+    d.coll.is_nvls = c.native && (d.coll.algo == 4 || d.coll.algo == 5) ? 1 : 0;
+  } else if (from.type == nccl::kP2p) {
+    if (!c.native) d.parent_obj = from.p2p.parent_group;
+    identify(d.p2p, c);
+    copy_numbers(d.p2p, from.p2p);
+    d.p2p.func = c.native ? c.event.func_code : adapter_func_code(from.p2p.func);
+    d.p2p.datatype = c.native ? c.event.datatype_code : adapter_datatype_code(from.p2p.datatype);
   }
+  copy_parts(&d, from);
   return d;
 }
 
 template <typename Descr>
-void coll_v23(Descr* d, const Conversion& c) {
-  const auto& from = c.event.descr;
-  if (!c.native) d->parent_obj = from.coll.parent_group;
-  d->coll.name = c.identity ? c.event.comm_name : nullptr;
-  d->coll.comm_hash = c.identity ? c.event.comm_hash : 0;
-  d->coll.seq_number = from.coll.seq_number;
-  d->coll.func = from.coll.func;
-  d->coll.send_buff = from.coll.send_buff;
-  d->coll.recv_buff = from.coll.recv_buff;
-  d->coll.count = from.coll.count;
-  d->coll.root = from.coll.root;
-  d->coll.datatype = from.coll.datatype;
-  d->coll.n_max_channels = c.identity ? c.event.n_max_channels : from.coll.n_channels;
-  d->coll.n_warps = from.coll.n_warps;
-  d->coll.algo = from.coll.algo;
-  d->coll.proto = from.coll.proto;
-}
-template <typename Descr>
-void p2p_v23(Descr* d, const Conversion& c) {
-  const auto& from = c.event.descr;
-  if (!c.native) d->parent_obj = from.p2p.parent_group;
-  d->p2p.name = c.identity ? c.event.comm_name : nullptr;
-  d->p2p.comm_hash = c.identity ? c.event.comm_hash : 0;
-  d->p2p.func = from.p2p.func;
-  d->p2p.buff = from.p2p.buff;
-  d->p2p.datatype = from.p2p.datatype;
-  d->p2p.count = from.p2p.count;
-  d->p2p.peer = from.p2p.peer;
-}
-
-nccl::DescrV2 to_v2(const Conversion& c) {
-  nccl::DescrV2 d;
+Descr to_v23(const Conversion& c) {
+  Descr d;
   prepare(&d, c.native);
   header(&d, c.event);
   const auto& from = c.event.descr;
-  switch (from.type) {
-    case nccl::kColl:
-      coll_v23(&d, c);
+  if (from.type == nccl::kColl) {
+    if (!c.native) d.parent_obj = from.coll.parent_group;
+    identify(d.coll, c);
+    copy_task(d.coll, from.coll);
+    d.coll.n_max_channels = c.identity ? c.event.n_max_channels : from.coll.n_channels;
+    if constexpr (requires { d.coll.traffic_bytes; })
       d.coll.traffic_bytes = c.native ? c.event.traffic_bytes : 0;
-      break;
-    case nccl::kP2p:
-      p2p_v23(&d, c);
-      break;
-    case nccl::kProxyOp:
-      copy_proxy_op(&d.proxy_op, from.proxy_op);
-      break;
-    case nccl::kProxyStep:
-      d.proxy_step.step = from.proxy_step.step;
-      break;
-    default:
-      break;
+  } else if (from.type == nccl::kP2p) {
+    if (!c.native) d.parent_obj = from.p2p.parent_group;
+    identify(d.p2p, c);
+    copy_task(d.p2p, from.p2p);
   }
-  return d;
-}
-
-nccl::DescrV3 to_v3(const Conversion& c) {
-  nccl::DescrV3 d;
-  prepare(&d, c.native);
-  header(&d, c.event);
-  const auto& from = c.event.descr;
-  switch (from.type) {
-    case nccl::kColl:
-      coll_v23(&d, c);
-      break;
-    case nccl::kP2p:
-      p2p_v23(&d, c);
-      break;
-    case nccl::kProxyOp:
-      copy_proxy_op(&d.proxy_op, from.proxy_op);
-      break;
-    case nccl::kProxyStep:
-      d.proxy_step.step = from.proxy_step.step;
-      break;
-    case nccl::kKernelCh:
-      d.kernel_ch.channel_id = from.kernel_ch.channel_id;
-      break;
-    case nccl::kNetPlugin:
-      d.net_plugin.id = from.net_plugin.id;
-      d.net_plugin.data = from.net_plugin.data;
-      break;
-    default:
-      break;
-  }
+  copy_parts(&d, from);
   return d;
 }
 
@@ -263,44 +239,13 @@ nccl::DescrV3 to_v3(const Conversion& c) {
 template <typename Descr>
 void tasks_v4(Descr* d, const Event& event) {
   const auto& from = event.descr;
-  switch (from.type) {
-    case nccl::kColl:
-      d->coll.seq_number = from.coll.seq_number;
-      d->coll.func = from.coll.func;
-      d->coll.send_buff = from.coll.send_buff;
-      d->coll.recv_buff = from.coll.recv_buff;
-      d->coll.count = from.coll.count;
-      d->coll.root = from.coll.root;
-      d->coll.datatype = from.coll.datatype;
-      d->coll.n_channels = from.coll.n_channels;
-      d->coll.n_warps = from.coll.n_warps;
-      d->coll.algo = from.coll.algo;
-      d->coll.proto = from.coll.proto;
-      break;
-    case nccl::kP2p:
-      d->p2p.func = from.p2p.func;
-      d->p2p.buff = from.p2p.buff;
-      d->p2p.datatype = from.p2p.datatype;
-      d->p2p.count = from.p2p.count;
-      d->p2p.peer = from.p2p.peer;
-      break;
-    case nccl::kProxyOp:
-      copy_proxy_op(&d->proxy_op, from.proxy_op);
-      break;
-    case nccl::kProxyStep:
-      d->proxy_step.step = from.proxy_step.step;
-      break;
-    case nccl::kKernelCh:
-      d->kernel_ch.channel_id = from.kernel_ch.channel_id;
-      d->kernel_ch.p_timer = from.kernel_ch.p_timer;
-      break;
-    case nccl::kNetPlugin:
-      d->net_plugin.id = from.net_plugin.id;
-      d->net_plugin.data = from.net_plugin.data;
-      break;
-    default:
-      break;
+  if (from.type == nccl::kColl) {
+    copy_task(d->coll, from.coll);
+    d->coll.n_channels = from.coll.n_channels;
+  } else if (from.type == nccl::kP2p) {
+    copy_task(d->p2p, from.p2p);
   }
+  copy_parts(d, from);
 }
 
 nccl::DescrV4 to_v4(const Conversion& c) {
@@ -600,12 +545,12 @@ void Profiler::start(void* context, void** handle, const Event& event) {
       return;
     }
     case 2: {
-      auto d = to_v2(conversion);
+      auto d = to_v23<nccl::DescrV2>(conversion);
       static_cast<const nccl::ProfilerV2*>(table)->start_event(context, handle, &d);
       return;
     }
     case 3: {
-      auto d = to_v3(conversion);
+      auto d = to_v23<nccl::DescrV3>(conversion);
       static_cast<const nccl::ProfilerV3*>(table)->start_event(context, handle, &d);
       return;
     }
