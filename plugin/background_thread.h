@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plugin's own threads: detached, with a small stack, nice, and with all signals blocked, so that
-// none of the application's is ever delivered to them.
+// The plugin's own threads: detached, with a small stack, nice, and with all signals blocked, so
+// that none of the application's is ever delivered to them.
 #pragma once
 
 namespace ncclscope::plugin {

@@ -14,9 +14,9 @@
 
 namespace ncclscope::agent {
 
-/// The last user of gRPC would shut it down, and so join a thread of its that may just have begun to
-/// wait for its descriptors for ten seconds: an agent that was asked to stop would be gone as much
-/// later, and its successor with it.
+/// The last user of gRPC would shut it down, and so join a thread of its that may just have begun
+/// to wait for its descriptors for ten seconds: an agent that was asked to stop would be gone as
+/// much later, and its successor with it.
 inline void keep_grpc() {
   static const bool kept = [] {
     grpc_init();
