@@ -81,6 +81,15 @@ class InspectorFiles : public PluginTest {
   void run_one(const DrivenCommunicator& c, std::size_t count, std::uint8_t channels) {
     finish(c, c.launch("AllReduce", count, "ncclFloat32", channels, sequence_++), channels);
   }
+  /// A Send to that rank, or a Recv from it, of 64 KiB.
+  void transfer(const DrivenCommunicator& c, const char* function, int peer) {
+    void* plan = c.start_plan();
+    void* task = c.start_p2p(c.start_p2p_api(nullptr, function, 16'384, "ncclFloat32"), plan,
+                             function, 16'384, "ncclFloat32", peer, 1);
+    c.stop(task);
+    c.stop(plan);
+    finish(c, task, 1);
+  }
   void finish(const DrivenCommunicator& c, void* task, unsigned channels) {
     next_stamp();
     c.complete(task, channels, gpu_, gpu_ + 5'000);
@@ -165,12 +174,7 @@ TEST_F(InspectorFiles, LeaveOutSmallTransferredAndUntimedOperations) {
   void* backwards = c.launch("AllReduce", 16'384, "ncclFloat32", 1, sequence_++);
   next_stamp();
   c.complete(backwards, 1, gpu_ + 10'000, gpu_);  // stops before it starts
-  void* plan = c.start_plan();
-  void* send = c.start_p2p(c.start_p2p_api(nullptr, "Send", 16'384, "ncclFloat32"), plan, "Send",
-                           16'384, "ncclFloat32", 1, 1);
-  c.stop(send);
-  c.stop(plan);
-  finish(c, send, 1);
+  transfer(c, "Send", 1);
   c.finalize();
   const auto got = wait_lines(2);
   ASSERT_EQ(got.size(), 2u);
@@ -189,12 +193,7 @@ TEST_F(InspectorFiles, TakeTransfersAndWhatWasLostInV42AndHostTimesOnRequest) {
   void* kernel = c.start_kernel(task, 0, gpu_ + 10'000);
   std::this_thread::sleep_for(milliseconds(2));
   c.stop_kernel(kernel, gpu_);
-  void* plan = c.start_plan();
-  void* receive = c.start_p2p(c.start_p2p_api(nullptr, "Recv", 16'384, "ncclFloat32"), plan, "Recv",
-                              16'384, "ncclFloat32", 3, 1);
-  c.stop(receive);
-  c.stop(plan);
-  finish(c, receive, 1);
+  transfer(c, "Recv", 3);
   c.finalize();
   const auto got = wait_lines(4);
   ASSERT_EQ(got.size(), 4u);
@@ -213,12 +212,7 @@ TEST_F(InspectorFiles, PutTransfersIntoADirectoryOfTheirOwnInV40) {
   const std::string apart = directory_ + "/p2p";
   setenv("NCCLSCOPE_INSPECTOR_P2P_DIR", apart.c_str(), 1);
   DrivenCommunicator c(table(), 1, 4, 0);
-  void* plan = c.start_plan();
-  void* send = c.start_p2p(c.start_p2p_api(nullptr, "Send", 16'384, "ncclFloat32"), plan, "Send",
-                           16'384, "ncclFloat32", 1, 1);
-  c.stop(send);
-  c.stop(plan);
-  finish(c, send, 1);
+  transfer(c, "Send", 1);
   run(c, 1);
   c.finalize();
   const auto got = wait_lines(1);

@@ -26,6 +26,12 @@ class Operations : public PluginTest {
         << agent().operation_count() << " of " << n << " operations came";
     return agent().operations();
   }
+  /// Of rank 2.
+  static void send_to_itself(const DrivenCommunicator& c, std::uint8_t channels) {
+    void* plan = c.start_plan();
+    c.stop(c.start_p2p(nullptr, plan, "Send", 100, "ncclFloat32", 2, channels));
+    c.stop(plan);
+  }
   static UntimedReason reason(const wire::Operation& o) {
     return static_cast<UntimedReason>(o.untimed_reason);
   }
@@ -211,10 +217,7 @@ TEST_F(Operations, RejectStampsOfOlderWorkAfterASendToItself) {
   DrivenCommunicator c(table(), 1, 4, 2);
   const std::uint64_t t = gpu_now_ns() + 1'000;
   c.all_reduce(10, 1, t, t + 100'000);
-  void* plan = c.start_plan();
-  void* self = c.start_p2p(nullptr, plan, "Send", 100, "ncclFloat32", 2, 1);
-  c.stop(self);
-  c.stop(plan);
+  send_to_itself(c, 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   // The host is one work item behind: the next operation shows the stamps of the one before it.
   c.all_reduce(10, 1, t, t + 100'000);
@@ -229,10 +232,7 @@ TEST_F(Operations, TakeTheOtherChannelsAfterASendToItself) {
   DrivenCommunicator c(table(), 1, 4, 2);
   const std::uint64_t t = gpu_now_ns() - 1'000;
   c.all_reduce(10, 2, t, t + 1'000);
-  void* plan = c.start_plan();
-  void* self = c.start_p2p(nullptr, plan, "Send", 100, "ncclFloat32", 2, 1);
-  c.stop(self);
-  c.stop(plan);
+  send_to_itself(c, 1);
   // Of the first channel come the stamps of older work, even such whose stop is before its start.
   void* task = c.launch("AllReduce", 20, "ncclFloat32", 3);
   const std::uint64_t now = gpu_now_ns();
@@ -252,10 +252,7 @@ TEST_F(Operations, NeverTakeTheFirstChannelAfterASendToItself) {
   DrivenCommunicator c(table(), 1, 4, 2);
   const std::uint64_t t = gpu_now_ns() + 1'000;
   c.all_reduce(10, 1, t, t + 100);
-  void* plan = c.start_plan();
-  void* self = c.start_p2p(nullptr, plan, "Send", 100, "ncclFloat32", 2, 1);
-  c.stop(self);
-  c.stop(plan);
+  send_to_itself(c, 1);
   // Where the host runs ahead, older work starts after the call as well.
   void* task = c.launch("AllReduce", 20, "ncclFloat32", 1);
   const std::uint64_t later = gpu_now_ns() + 1'000;
@@ -270,10 +267,7 @@ TEST_F(Operations, TakeNoChannelAfterASendToItselfOverSeveral) {
   DrivenCommunicator c(table(), 1, 4, 2);
   const std::uint64_t t = gpu_now_ns() + 1'000;
   c.all_reduce(10, 2, t, t + 100);
-  void* plan = c.start_plan();
-  void* self = c.start_p2p(nullptr, plan, "Send", 100, "ncclFloat32", 2, 2);
-  c.stop(self);
-  c.stop(plan);
+  send_to_itself(c, 2);
   void* task = c.launch("AllReduce", 20, "ncclFloat32", 2);
   const std::uint64_t later = gpu_now_ns() + 1'000;
   c.complete(task, 2, later, later + 100);

@@ -224,7 +224,7 @@ TEST_P(EveryRelease, LeavesSingleRanksAndEmptyCollectivesOut) {
 
 TEST(Masks, BelongToTheCallThatWasMadeUnderThem) {
   Scene scene;
-  probe_reset({.mask = 0, .null_types = 0, .unwritten_types = 0, .fail_init = 0, .hook = {}});
+  probe_reset(asking(0));
   run_ranks(scene, [](RankView& r) {
     r.host->call(r.comm, r.stream, all_reduce());
     r.host->stream_synchronize(r.stream);
@@ -259,11 +259,7 @@ TEST(NullHandles, NullGroupHidesTasksUpTo227ButNotTheirKernels) {
   for (const char* text : {"2.26.6", "2.27.7", "2.28.9", "2.30.7"}) {
     Scene scene;
     scene.release = release(text);
-    probe_reset({.mask = 0x46,
-                 .null_types = nccl::kGroup,
-                 .unwritten_types = 0,
-                 .fail_init = 0,
-                 .hook = {}});
+    probe_reset(asking(0x46, nccl::kGroup));
     run_ranks(scene, [](RankView& r) { r.host->call(r.comm, r.stream, all_reduce()); });
     EXPECT_EQ(probe_count("start", nccl::kColl), scene.release.needs_group_handle() ? 0u : 2u)
         << text;
@@ -277,11 +273,7 @@ TEST(NullHandles, NullGroupHidesTasksUpTo227ButNotTheirKernels) {
 TEST(NullHandles, ChildrenOfANullTaskStillComeWithoutAParent) {
   Scene scene;
   scene.nodes = 2;
-  probe_reset({.mask = 0xffff,
-               .null_types = nccl::kColl,
-               .unwritten_types = 0,
-               .fail_init = 0,
-               .hook = {}});
+  probe_reset(asking(0xffff, nccl::kColl));
   run_ranks(scene, [](RankView& r) { r.host->call(r.comm, r.stream, all_reduce()); });
   EXPECT_EQ(probe_count("stop", nccl::kColl), 0u);
   for (const ProbeCall& call : probe_calls("start", nccl::kProxyOp))
@@ -340,7 +332,7 @@ TEST(Counters, SlowProxyThreadReportsTimesOfLaterWork) {
   Scene scene;
   scene.hardware.fixed_kernel_ns = 10000;
   scene.hazards.proxy_delay_ns = 50 * kMs;  // more than 64 kernels
-  probe_reset({.mask = 0x46, .null_types = 0, .unwritten_types = 0, .fail_init = 0, .hook = {}});
+  probe_reset(asking(0x46));
   run_ranks(scene, [](RankView& r) {
     for (int i = 0; i < 200; ++i) r.host->call(r.comm, r.stream, all_reduce());
   });
@@ -353,7 +345,7 @@ TEST(Counters, SlowProxyThreadReportsTimesOfLaterWork) {
 
 TEST(Counters, SendToSelfMakesLaterTimesThoseOfOlderWork) {
   Scene scene;
-  probe_reset({.mask = 0x46, .null_types = 0, .unwritten_types = 0, .fail_init = 0, .hook = {}});
+  probe_reset(asking(0x46));
   run_ranks(scene, [](RankView& r) {
     const auto wait = [&] { r.host->stream_synchronize(r.stream); };
     r.host->call(r.comm, r.stream, all_reduce());
@@ -380,7 +372,7 @@ TEST(GroupedBroadcasts, StallKernelEventsOn230AndDestroyNeverReturns) {
   for (const char* text : {"2.28.9", "2.30.7"}) {
     Scene scene;
     scene.release = release(text);
-    probe_reset({.mask = 0x46, .null_types = 0, .unwritten_types = 0, .fail_init = 0, .hook = {}});
+    probe_reset(asking(0x46));
     run_ranks(scene, [&](RankView& r) {
       r.host->call(r.comm, r.stream, all_reduce());
       r.host->stream_synchronize(r.stream);
@@ -519,8 +511,7 @@ TEST(Graphs, EmitApiEventsAtCaptureAndTasksAtEveryReplay) {
   for (const char* text : {"2.28.9", "2.30.7", "2.31.2"}) {
     Scene scene;
     scene.release = release(text);
-    probe_reset(
-        {.mask = 0xffff, .null_types = 0, .unwritten_types = 0, .fail_init = 0, .hook = {}});
+    probe_reset(asking(0xffff));
     run_ranks(scene, [](RankView& r) {
       r.host->graph_begin_capture(r.stream);
       r.host->call(r.comm, r.stream, all_reduce());
@@ -548,8 +539,7 @@ TEST(Graphs, EmitApiEventsAtCaptureAndTasksAtEveryReplay) {
 
 TEST(Graphs, EmitTasksOnceAtCaptureWhereNothingNeedsTheProxy) {
   Scene scene;
-  probe_reset(
-      {.mask = nccl::kColl, .null_types = 0, .unwritten_types = 0, .fail_init = 0, .hook = {}});
+  probe_reset(asking(nccl::kColl));
   run_ranks(scene, [](RankView& r) {
     r.host->graph_begin_capture(r.stream);
     r.host->call(r.comm, r.stream, all_reduce());
@@ -699,11 +689,7 @@ TEST(Phases, ComeInsideTheirKernelFrom231) {
   for (const char* text : {"2.30.7", "2.31.2"}) {
     Scene scene;
     scene.release = release(text);
-    probe_reset({.mask = nccl::kKernelPhase,
-                 .null_types = 0,
-                 .unwritten_types = 0,
-                 .fail_init = 0,
-                 .hook = {}});
+    probe_reset(asking(nccl::kKernelPhase));
     run_ranks(scene, [](RankView& r) { r.host->call(r.comm, r.stream, all_reduce()); });
     const std::size_t kernels = scene.release.has_profiler_thread() ? 2u : 0u;
     EXPECT_EQ(probe_count("start", nccl::kKernelCh), kernels) << text;
@@ -730,7 +716,7 @@ TEST(Abort, LeavesOpenEventsOpenAndFinalizes) {
 TEST(RootedOperations, LetTheRootLeaveWithoutTheOthers) {
   Scene scene;
   scene.ranks = 3;
-  probe_reset({.mask = 0x46, .null_types = 0, .unwritten_types = 0, .fail_init = 0, .hook = {}});
+  probe_reset(asking(0x46));
   run_ranks(scene, [](RankView& r) {
     Call call;
     call.func = Func::kBroadcast;

@@ -52,6 +52,14 @@ struct Probe {
   std::function<void(const ProbeCall&)> hook;
 };
 
+/// One that asks for these events only, and answers some of them with a NULL handle.
+inline Probe asking(int mask, std::uint64_t null_types = 0) {
+  Probe probe;
+  probe.mask = mask;
+  probe.null_types = null_types;
+  return probe;
+}
+
 /// Forgets all calls and starts with these answers.
 void probe_reset(const Probe& probe);
 void probe_mask(int mask);
