@@ -56,13 +56,19 @@ def replay(build, agent, *arguments, status=0):
     return result.stdout, result.stderr
 
 
+def end_of(job, agent):
+    """Waits for it; how many operations it had, all of which have come."""
+    operations = job.wait()["operations"]
+    wait_until("all records at the agent", lambda: records_received(agent) == operations)
+    return operations
+
+
 def clean_end(build, folder):
     """Everything that was received is in the archive, whole, once the agent has ended."""
     agent = keeping(build, folder)
     with running([agent]):
         job = Job(build, 1, 4, "megatron:tp=2,pp=2,dp=1", 20, plugin=PLUGIN, sockets=[agent.socket])
-        operations = job.wait()["operations"]
-        wait_until("all records at the agent", lambda: records_received(agent) == operations)
+        operations = end_of(job, agent)
         wait_until("batches settled", lambda: sum(v[0] for v in of_agent(agent).values()) == operations)
         counted = collections.Counter()
         for (comm, collective, _), (count, _) in of_agent(agent).items():
@@ -129,8 +135,7 @@ def replay_archive(build, folder):
     agent = keeping(build, folder)
     with running([agent]):
         job = Job(build, 1, 4, "megatron:tp=2,pp=1,dp=2", 12, plugin=PLUGIN, sockets=[agent.socket])
-        operations = job.wait()["operations"]
-        wait_until("all records at the agent", lambda: records_received(agent) == operations)
+        operations = end_of(job, agent)
         wait_until("batches settled", lambda: sum(v[0] for v in of_agent(agent).values()) == operations)
         first = of_agent(agent)
     (folder / "second").mkdir()
@@ -155,8 +160,7 @@ def record_replay(build, folder):
     with running([agent]):
         recorder = processes.start("record", [build.command_line, "record", "--agent", agent.api, "--output", folder / "mine", "--held"])
         job = Job(build, 1, 2, "fsdp", 15, plugin=PLUGIN, sockets=[agent.socket])
-        operations = job.wait()["operations"]
-        wait_until("all records at the agent", lambda: records_received(agent) == operations)
+        operations = end_of(job, agent)
 
         def recorded():
             return sum(count for count, _ in dump(build, folder / "mine")["operations"].values()) if list(

@@ -129,6 +129,12 @@ def expect_books(agents, processes):
     return books
 
 
+def expect_end_without_loss(job, agents, expected, processes):
+    require(job.wait()["finished"], "the job did not finish")
+    expect_nothing_lost(expect_exact(agents, expected), processes)
+    expect_books(agents, processes)
+
+
 def check_exposition(agent):
     """promtool's lint, the strict OpenMetrics parser, and the same series in both formats."""
     kind, text = agent.get("/metrics")
@@ -206,9 +212,7 @@ def absent_at_start(build, folder):
         for agent in agents:
             agent.start()
         require(job.process.poll() is None, "the job ended before the agents were ready: give it more steps")
-        require(job.wait()["finished"], "the job did not finish")
-        expect_nothing_lost(expect_exact(agents, expected), 4)
-        expect_books(agents, 4)
+        expect_end_without_loss(job, agents, expected, 4)
 
 
 def stopped_agent(build, folder):
@@ -221,9 +225,7 @@ def stopped_agent(build, folder):
         time.sleep(2)
         require(job.process.poll() is None, "the job ended while the agent was stopped: give it more steps")
         agents[0].send(signal.SIGCONT)
-        require(job.wait()["finished"], "the job did not finish")
-        expect_nothing_lost(expect_exact(agents, expected), 4)
-        expect_books(agents, 4)
+        expect_end_without_loss(job, agents, expected, 4)
 
 
 def killed_agent(build, folder):
