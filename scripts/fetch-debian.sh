@@ -15,9 +15,7 @@ if ! command -v mmdebstrap >/dev/null; then
   echo "fetch-debian.sh: no mmdebstrap here (scripts/install-deps.sh brings it): images are not built" >&2
   exit 1
 fi
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/fetch.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+make_work
 sources=()
 for file in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list; do
   if [ -s "$file" ] && [ ${#sources[@]} -eq 0 ]; then

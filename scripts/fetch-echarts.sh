@@ -12,14 +12,8 @@ sha256=b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0
 folder=$cache/echarts-$version
 
 if [ ! -e "$folder/echarts.min.js" ]; then
-  mkdir -p "$cache"
-  work=$(mktemp -d "$cache/fetch.XXXXXX")
-  trap 'rm -rf "$work"' EXIT
-  for attempt in 1 2 3; do
-    (cd "$work" && npm pack --silent "echarts@$version" >/dev/null) && break
-    [ "$attempt" -lt 3 ] || { echo "fetch-echarts.sh: npm does not bring echarts $version" >&2; exit 1; }
-    sleep 5
-  done
+  make_work
+  npm_pack "echarts@$version"
   tar -xzf "$work"/echarts-*.tgz -C "$work" package/dist/echarts.min.js package/LICENSE package/NOTICE
   echo "$sha256  $work/package/dist/echarts.min.js" | sha256sum --check --quiet
   mkdir -p "$work/echarts"

@@ -15,9 +15,7 @@ sdk=$cache/grafana-sdk-11.6.0
 drawing=$root/tests/e2e/dashboards/drawing
 panels=$cache/grafana-panels-$(sha256sum "$drawing/package-lock.json" | cut -c1-12)
 
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/fetch.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+make_work
 
 if [ ! -e "$sdk/complete" ]; then
   /usr/bin/python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --dest "$work/wheels" \

@@ -32,9 +32,7 @@ if [ -z "$python" ]; then
   exit 1
 fi
 
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/fetch.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+make_work
 "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
   --dest "$work/wheels" "nvidia-nccl-cu12==$nccl" "nvidia-cuda-runtime-cu12==$cudart" \
   "nvidia-cuda-nvcc-cu12==$nvcc" "nvidia-cuda-cccl-cu12==$cccl"

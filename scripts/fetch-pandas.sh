@@ -14,9 +14,7 @@ if [ -e "$target/complete" ]; then
   echo "$target"
   exit 0
 fi
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/fetch.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+make_work
 /usr/bin/python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --only-binary=:all: \
   --retries 5 --target "$work/site" "${packages[@]}"
 touch "$work/site/complete"
