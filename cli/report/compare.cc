@@ -24,6 +24,8 @@ using Json = nlohmann::ordered_json;
 constexpr int kFirstOperations = 3;  // of a communicator: they set up connections
 constexpr int kFewestInBlock = 3;
 constexpr std::size_t kMostTold = 8;  // changes of a kind one by one; then in short
+/// Those with most time: where every message has a size of its own there are millions.
+constexpr std::size_t kMostShapes = 10'000;
 
 std::string percent(double share, int digits = 3) {
   char text[32];
@@ -58,11 +60,14 @@ class Comparer {
 
   void compare(const std::string& view_a, const std::string& view_b) {
     // Logs of NCCL Inspector know no dimensions: an archive's shapes are theirs without.
-    shape_ = shape_columns(knows(view_a, "dimension") && knows(view_b, "dimension"));
+    with_dimension_ = knows(view_a, "dimension") && knows(view_b, "dimension");
+    shape_ = shape_columns(with_dimension_);
+    choose_shapes(view_a, view_b);
     look_at(view_a, out_.a.head, 0);
     look_at(view_b, out_.b.head, 1);
     out_.step = effect_of(step_seconds(connection_, view_a), step_seconds(connection_, view_b));
-    for (auto& [key, found] : shapes_) {
+    for (auto& [key, number] : numbers_) {
+      Found& found = shapes_[number];
       ComparedShape& shape = found.shape;
       std::tie(shape.collective, shape.bytes, shape.ranks, shape.nodes, shape.dimension) = key;
       shape.user = effect_of(found.blocks[0].user, found.blocks[1].user);
@@ -97,53 +102,85 @@ class Comparer {
     return any;
   }
 
+  /// The shapes of the runs get numbers: table compared_shapes.
+  void choose_shapes(const std::string& view_a, const std::string& view_b) {
+    const auto shares = [&](const std::string& view) {
+      return "SELECT " + shape_ + ", sum(seconds) / (SELECT sum(seconds) FROM " + view + " WHERE " +
+             kTimed + ") AS share FROM " + view + " WHERE " + kTimed + " GROUP BY ALL";
+    };
+    const std::string keys = "collective, bytes, ranks, nodes, dimension";
+    connection_.run(
+        "CREATE OR REPLACE TEMP TABLE compared_shapes AS SELECT row_number() OVER () - 1 AS shape, "
+        "* FROM (SELECT " +
+        keys + ", sum(share) AS share FROM (" + shares(view_a) + " UNION ALL " + shares(view_b) +
+        ") GROUP BY ALL ORDER BY share DESC, " + keys + " LIMIT " + std::to_string(kMostShapes) +
+        ")");
+    for_each_row(connection_, "SELECT " + keys + ", shape FROM compared_shapes",
+                 [&](const Rows& rows, std::size_t r) {
+                   numbers_[key_of(rows, r)] = static_cast<std::size_t>(rows.integer(5, r));
+                 });
+    shapes_.resize(numbers_.size());
+  }
+
+  [[nodiscard]] Found& found(const Rows& rows, std::size_t r) {
+    return shapes_[static_cast<std::size_t>(rows.integer(0, r))];
+  }
+
+  /// FROM: operations `o` that `where` lets through, with their shape `s`.
+  [[nodiscard]] std::string numbered(const std::string& view, const std::string& where) const {
+    return " FROM (SELECT * FROM " + view + " WHERE " + where +
+           ") AS o JOIN compared_shapes AS s ON o.collective IS NOT DISTINCT FROM s.collective AND"
+           " o.bytes = s.bytes AND coalesce(o.ranks, 0) = s.ranks AND coalesce(o.nodes, 0) ="
+           " s.nodes AND " +
+           std::string(with_dimension_ ? "coalesce(o.dimension, '') = s.dimension" : "true");
+  }
+
   void look_at(const std::string& view, const RunHead& head, std::size_t side) {
     double all = 0;
     for_each_row(connection_, "SELECT sum(seconds) FROM " + view + " WHERE " + kTimed,
                  [&](const Rows& rows, std::size_t r) { all = rows.number(0, r); });
     for_each_row(connection_,
-                 "SELECT " + shape_ +
-                     ", coalesce(algorithm, '?') || '/' || coalesce(protocol, '?'), count(*),"
-                     " sum(seconds) FROM " +
-                     view + " WHERE " + kTimed + " GROUP BY ALL ORDER BY ALL",
+                 "SELECT s.shape, coalesce(o.algorithm, '?') || '/' || coalesce(o.protocol, '?'),"
+                 " count(*), sum(o.seconds)" +
+                     numbered(view, kTimed) + " GROUP BY 1, 2 ORDER BY 1, 2",
                  [&](const Rows& rows, std::size_t r) {
-                   Found& found = shapes_[key_of(rows, r)];
-                   const double n = rows.number(6, r);
-                   found.mix[side][printable(rows.text(5, r))] += n;
-                   (side == 0 ? found.shape.operations_a : found.shape.operations_b) +=
-                       static_cast<std::uint64_t>(rows.integer(6, r));
-                   (side == 0 ? found.shape.share_a : found.shape.share_b) +=
-                       rows.number(7, r) / all;
+                   Found& of = found(rows, r);
+                   of.mix[side][printable(rows.text(1, r))] += rows.number(2, r);
+                   (side == 0 ? of.shape.operations_a : of.shape.operations_b) +=
+                       static_cast<std::uint64_t>(rows.integer(2, r));
+                   (side == 0 ? of.shape.share_a : of.shape.share_b) += rows.number(3, r) / all;
                  });
+    connection_.run(
+        "CREATE OR REPLACE TEMP TABLE origins AS SELECT row_number() OVER () AS origin, * FROM"
+        " (SELECT DISTINCT job, run, communicator FROM " +
+        view + " WHERE " + kTimed + ")");
     const std::int64_t width =
         (head.last_ns - head.first_ns) / static_cast<std::int64_t>(options_.blocks) + 1;
     // An operation is one sample, however many ranks tell of it. Send and Recv are each rank's own.
+    // Of each there is a row for the time being, perhaps as many as lines: of numbers alone, which
+    // DuckDB can put on disk.
     for_each_row(
         connection_,
-        "SELECT collective, bytes, ranks, nodes, dimension, (t - " + std::to_string(head.first_ns) +
-            ") // " + std::to_string(width) +
-            " AS block, sum(bus) / sum(spent), sum(fastest) FILTER (told >= ranks) / sum(least) "
-            "FILTER"
-            " (told >= ranks), count(*), count(*) FILTER (told >= ranks) FROM (SELECT " +
-            shape_ +
-            ", job, run, communicator, sequence, CASE WHEN collective IN ('Send', 'Recv') OR "
-            "sequence"
-            " IS NULL THEN rank END AS own, CASE WHEN sequence IS NULL THEN time_ns END AS at,"
-            " min(time_ns) AS t, sum(busbw * seconds) AS bus, sum(seconds) AS spent, min(seconds) "
-            "AS"
-            " least, max(busbw) * min(seconds) AS fastest, CASE WHEN any_value(collective) IN "
-            "('Send',"
-            " 'Recv') THEN 1000000000 ELSE count(*) END AS told FROM " +
-            view + " WHERE " + kTimed + " AND coalesce(sequence, " +
-            std::to_string(kFirstOperations) + ") >= " + std::to_string(kFirstOperations) +
-            " GROUP BY ALL) GROUP BY 1, 2, 3, 4, 5, 6 HAVING count(*) >= " +
-            std::to_string(kFewestInBlock) + " ORDER BY 1, 2, 3, 4, 5, 6",
+        "SELECT shape, (t - " + std::to_string(head.first_ns) + ") // " + std::to_string(width) +
+            " AS block, sum(bus) / sum(spent), sum(fastest) FILTER (complete) / sum(least) FILTER"
+            " (complete), count(*), count(*) FILTER (complete) FROM (SELECT s.shape, q.origin,"
+            " o.sequence, CASE WHEN o.collective IN ('Send', 'Recv') OR o.sequence IS NULL THEN"
+            " o.rank END AS own, CASE WHEN o.sequence IS NULL THEN o.time_ns END AS moment,"
+            " min(o.time_ns) AS t, sum(o.busbw * o.seconds) AS bus, sum(o.seconds) AS spent,"
+            " min(o.seconds) AS least, max(o.busbw) * min(o.seconds) AS fastest,"
+            " max(o.collective IN ('Send', 'Recv')) OR count(*) >= max(s.ranks) AS complete" +
+            numbered(view, kTimed + " AND coalesce(sequence, " + std::to_string(kFirstOperations) +
+                               ") >= " + std::to_string(kFirstOperations)) +
+            " JOIN origins AS q ON o.job IS NOT DISTINCT FROM q.job AND o.run IS NOT DISTINCT FROM"
+            " q.run AND o.communicator IS NOT DISTINCT FROM q.communicator GROUP BY 1, 2, 3, 4, 5)"
+            " GROUP BY 1, 2 HAVING count(*) >= " +
+            std::to_string(kFewestInBlock) + " ORDER BY 1, 2",
         [&](const Rows& rows, std::size_t r) {
-          Blocks& blocks = shapes_[key_of(rows, r)].blocks[side];
-          blocks.user.push_back(rows.number(6, r));
+          Blocks& blocks = found(rows, r).blocks[side];
+          blocks.user.push_back(rows.number(2, r));
           // Where few ranks tell, a faster one may be among the silent.
-          if (rows.number(9, r) >= 0.99 * rows.number(8, r) && !rows.is_null(7, r))
-            blocks.transfer.push_back(rows.number(7, r));
+          if (rows.number(5, r) >= 0.99 * rows.number(4, r) && !rows.is_null(3, r))
+            blocks.transfer.push_back(rows.number(3, r));
         });
   }
 
@@ -335,8 +372,10 @@ class Comparer {
   Connection& connection_;
   const CompareOptions& options_;
   Comparison& out_;
+  bool with_dimension_ = false;
   std::string shape_;
-  std::map<ShapeKey, Found> shapes_;
+  std::map<ShapeKey, std::size_t> numbers_;  // of compared_shapes
+  std::vector<Found> shapes_;                // by number
 };
 
 Json effect_json(const Effect& e) {

@@ -92,6 +92,13 @@ duckdb_api::Functions load_functions() {
                     (sql.empty() ? "" : "\nin: " + sql.substr(0, 400)));
 }
 
+Connection connect_to(duckdb_api::Database database) {
+  duckdb_api::Connection connection = nullptr;
+  if (duckdb_library().connect(database, &connection) != kSuccess)
+    fail("no connection to DuckDB", "");
+  return {database, connection};
+}
+
 }  // namespace
 
 const duckdb_api::Functions& duckdb_library() {
@@ -281,6 +288,10 @@ Rows Connection::query(const std::string& sql) {
   return {statement, result};
 }
 
+Connection Connection::another() const {
+  return connect_to(database_);
+}
+
 double Connection::progress() const {
   return duckdb_library().query_progress(connection_).percentage;
 }
@@ -329,10 +340,7 @@ Database::~Database() {
 }
 
 Connection Database::connect() {
-  duckdb_api::Connection connection = nullptr;
-  if (duckdb_library().connect(database_.get(), &connection) != kSuccess)
-    fail("no connection to DuckDB", "");
-  return Connection(connection);
+  return connect_to(database_.get());
 }
 
 }  // namespace ncclscope::cli::report

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "cli/report/duckdb_api.h"
 
@@ -70,10 +71,10 @@ class Rows {
 
 class Connection {
  public:
-  explicit Connection(duckdb_api::Connection connection) : connection_(connection) {}
-  Connection(Connection&& other) noexcept : connection_(other.connection_) {
-    other.connection_ = nullptr;
-  }
+  Connection(duckdb_api::Database database, duckdb_api::Connection connection)
+      : database_(database), connection_(connection) {}
+  Connection(Connection&& other) noexcept
+      : database_(other.database_), connection_(std::exchange(other.connection_, nullptr)) {}
   Connection& operator=(Connection&&) = delete;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -83,11 +84,15 @@ class Connection {
   void run(const std::string& sql);
   /// One statement.
   [[nodiscard]] Rows query(const std::string& sql);
+  /// One more to the same database: for writing while Rows of this one are being read. It does not
+  /// see this one's temporary tables.
+  [[nodiscard]] Connection another() const;
   /// Percent of the running statement that is done; negative if DuckDB cannot tell.
   [[nodiscard]] double progress() const;
   [[nodiscard]] duckdb_api::Connection handle() const { return connection_; }
 
  private:
+  duckdb_api::Database database_;
   duckdb_api::Connection connection_;
 };
 

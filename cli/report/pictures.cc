@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cli/report/matched.h"
 #include "cli/report/quantiles.h"
 #include "cli/report/schema.h"
 #include "cli/text.h"
@@ -126,7 +127,9 @@ class Pictures {
     if (last_ns_ > first_ns_) {
       over_time();
       communication();
-      match_ranks();
+      match_ranks(connection_, view_,
+                  kTimed + " AND ranks > 1 AND sequence IS NOT NULL AND collective IN " +
+                      synchronising_list());
       heat_maps();
       stragglers();
       skew();
@@ -212,7 +215,7 @@ class Pictures {
         " c, b) AS id FROM (SELECT collective AS c, bytes AS b, count(*) AS n, avg(busbw) AS"
         " m, sum(seconds) AS s FROM " +
         view_ + " WHERE " + kTimed + " AND " + of_collectives() +
-        " GROUP BY 1, 2) ORDER BY s DESC, c, b LIMIT " + number(limits_.sizes));
+        " GROUP BY 1, 2 ORDER BY s DESC, c, b LIMIT " + number(limits_.sizes) + ")");
     const auto quantiles =
         quantiles_of(connection_,
                      "SELECT id, busbw FROM " + view_ +
@@ -340,8 +343,8 @@ class Pictures {
         " p) AS id FROM (SELECT collective AS c, bytes AS b, algorithm AS a, protocol AS p, "
         "sum(seconds)"
         " AS s FROM " +
-        view_ + " WHERE " + kTimed + " GROUP BY 1, 2, 3, 4) ORDER BY s DESC, c, b, a, p LIMIT " +
-        number(limits_.shapes));
+        view_ + " WHERE " + kTimed + " GROUP BY 1, 2, 3, 4 ORDER BY s DESC, c, b, a, p LIMIT " +
+        number(limits_.shapes) + ")");
     const auto quantiles = quantiles_of(
         connection_,
         "SELECT id, busbw FROM " + view_ +
@@ -430,8 +433,8 @@ class Pictures {
     double processes = 1;
     for_each_row(
         connection_,
-        "SELECT count(DISTINCT (job, run, node, pid, coalesce(gpu, ''))) FROM " + view_ +
-            " WHERE " + kTimed,
+        "SELECT count(*) FROM (SELECT DISTINCT job, run, node, pid, coalesce(gpu, '') FROM " +
+            view_ + " WHERE " + kTimed + ")",
         [&](const Rows& rows, std::size_t r) { processes = std::max(1.0, rows.number(0, r)); });
     const double seconds = static_cast<double>(last_ns_ - first_ns_) * 1e-9 /
                            static_cast<double>(limits_.buckets) * processes;
@@ -460,21 +463,9 @@ class Pictures {
 
   // ---- ranks: only operations that all ranks of a communicator tell of are compared
 
-  void match_ranks() {
-    connection_.run(
-        "CREATE OR REPLACE TEMP TABLE matched AS SELECT job, coalesce(run, 0) AS run, communicator,"
-        " collective, sequence, min(time_ns) AS time_ns, min(seconds) AS least, max(seconds) AS "
-        "most,"
-        " avg(seconds) AS mean, min({'s': seconds, 'r': rank}).r AS last_rank FROM " +
-        view_ + " WHERE " + kTimed + " AND ranks > 1 AND sequence IS NOT NULL AND collective IN " +
-        synchronising_list() +
-        " GROUP BY 1, 2, 3, 4, 5 HAVING count(*) = max(ranks) AND count(DISTINCT rank) = "
-        "max(ranks)");
-  }
-
   struct Compared {
     std::string job, communicator, collective, name;
-    std::int64_t run = 0, ranks = 0, first = 0, last = 0;
+    std::int64_t kind = 0, run = 0, first = 0, last = 0;
   };
 
   void heat_maps() {
@@ -482,23 +473,22 @@ class Pictures {
     // Of each communicator the collective with most time, of those that all ranks tell of.
     for_each_row(
         connection_,
-        "WITH sums AS (SELECT m.job, m.run, m.communicator, m.collective, min(sequence) AS first,"
-        " max(sequence) AS last, sum(mean) AS s FROM matched AS m GROUP BY 1, 2, 3, 4"
-        " HAVING last > first), best AS (SELECT * FROM sums QUALIFY row_number() OVER"
-        " (PARTITION BY job, run, communicator ORDER BY s DESC, collective) = 1)"
-        " SELECT job, run, communicator, collective, first, last,"
-        " (SELECT max(ranks) FROM " +
-            view_ +
-            " AS o WHERE o.communicator = best.communicator),"
+        "WITH sums AS (SELECT kind, min(sequence) AS first, max(sequence) AS last, sum(mean) AS s"
+        " FROM matched GROUP BY 1 HAVING last > first), best AS (SELECT * FROM sums JOIN"
+        " matched_kinds USING (kind) QUALIFY row_number() OVER (PARTITION BY job, run, communicator"
+        " ORDER BY s DESC, collective) = 1), drawn AS (SELECT * FROM best ORDER BY s DESC, job, "
+        "run,"
+        " communicator LIMIT " +
+            number(limits_.communicators) +
+            ") SELECT job, run, communicator, collective, first, last, kind,"
             " (SELECT max(communicator_name) FROM " +
             view_ +
-            " AS o WHERE o.communicator = best.communicator)"
-            " FROM best ORDER BY s * 1.0 DESC, 1, 2, 3 LIMIT " +
-            number(limits_.communicators),
+            " AS o WHERE o.communicator = drawn.communicator)"
+            " FROM drawn ORDER BY s DESC, 1, 2, 3",
         [&](const Rows& rows, std::size_t r) {
           compared.push_back({std::string(rows.text(0, r)), std::string(rows.text(2, r)),
-                              std::string(rows.text(3, r)), text_at(rows, 7, r), rows.integer(1, r),
-                              rows.integer(6, r), rows.integer(4, r), rows.integer(5, r)});
+                              std::string(rows.text(3, r)), text_at(rows, 7, r), rows.integer(6, r),
+                              rows.integer(1, r), rows.integer(4, r), rows.integer(5, r)});
         });
     int index = 0;
     for (const Compared& c : compared) heat_map(c, ++index);
@@ -506,6 +496,19 @@ class Pictures {
 
   static std::string called(const std::string& communicator, const std::string& name) {
     return name.empty() ? printable(communicator) : name + " (" + printable(communicator) + ")";
+  }
+
+  struct Cell {
+    double seconds = 0, time_ns = 0;
+  };
+  /// visit(rank, bucket, cell), in this order: large communicators have millions.
+  template <typename Visit>
+  void for_each_cell(Visit&& visit) {
+    for_each_row(
+        connection_, "SELECT rank, bucket, seconds, time_ns FROM heat ORDER BY rank, bucket",
+        [&](const Rows& rows, std::size_t r) {
+          visit(rows.integer(0, r), rows.integer(1, r), Cell{rows.number(2, r), rows.number(3, r)});
+        });
   }
 
   void heat_map(const Compared& c, int index) {
@@ -516,41 +519,45 @@ class Pictures {
                               " AND coalesce(run, 0) = " + std::to_string(c.run) +
                               " AND communicator = " + sql_literal(c.communicator) +
                               " AND collective = " + sql_literal(c.collective);
-    struct Cell {
-      double seconds = 0, time_ns = 0;
-    };
-    std::map<std::int64_t, std::map<std::int64_t, Cell>> cells;  // rank, bucket
-    std::map<std::int64_t, std::string> places;
-    for_each_row(
-        connection_,
-        "SELECT rank, (sequence - " + std::to_string(c.first) + ") * " + std::to_string(buckets) +
-            " // " + std::to_string(span) +
-            " AS bucket, avg(o.seconds), avg(o.time_ns), any_value(node) FROM " + view_ +
-            " AS o SEMI JOIN (SELECT sequence FROM matched WHERE" + where +
-            ") AS m USING (sequence) WHERE" + where + " AND " + kTimed +
-            " GROUP BY 1, 2 ORDER BY 1, 2",
-        [&](const Rows& rows, std::size_t r) {
-          cells[rows.integer(0, r)][rows.integer(1, r)] = {rows.number(2, r), rows.number(3, r)};
-          places[rows.integer(0, r)] = text_at(rows, 4, r);
-        });
+    connection_.run(
+        "CREATE OR REPLACE TEMP TABLE heat AS SELECT rank, (sequence - " + std::to_string(c.first) +
+        ") * " + std::to_string(buckets) + " // " + std::to_string(span) +
+        " AS bucket, avg(o.seconds) AS seconds, avg(o.time_ns) AS time_ns FROM " + view_ +
+        " AS o SEMI JOIN (SELECT sequence FROM matched WHERE kind = " + std::to_string(c.kind) +
+        ") AS m USING (sequence) WHERE" + where + " AND " + kTimed + " GROUP BY 1, 2");
     std::map<std::int64_t, Cell> most;  // by bucket
-    for (const auto& [rank, row] : cells) {
-      for (const auto& [bucket, cell] : row) {
-        Cell& m = most[bucket];
-        m.seconds = std::max(m.seconds, cell.seconds);
-        m.time_ns = std::max(m.time_ns, cell.time_ns);
-      }
-    }
+    for_each_cell([&](std::int64_t, std::int64_t bucket, const Cell& cell) {
+      Cell& m = most[bucket];
+      m.seconds = std::max(m.seconds, cell.seconds);
+      m.time_ns = std::max(m.time_ns, cell.time_ns);
+    });
     std::vector<std::pair<double, std::int64_t>> by_lateness;
-    for (const auto& [rank, row] : cells) {
-      double late = 0;
-      for (const auto& [bucket, cell] : row) late += most[bucket].seconds - cell.seconds;
-      by_lateness.emplace_back(-late, rank);
-    }
+    for_each_cell([&](std::int64_t rank, std::int64_t bucket, const Cell& cell) {
+      if (by_lateness.empty() || by_lateness.back().second != rank)
+        by_lateness.emplace_back(0, rank);
+      by_lateness.back().first -= most[bucket].seconds - cell.seconds;
+    });
+    const std::size_t ranks_seen = by_lateness.size();
     std::sort(by_lateness.begin(), by_lateness.end());
-    std::set<std::int64_t> shown;
-    for (std::size_t i = 0; i < by_lateness.size() && i < limits_.heat_ranks; ++i)
-      shown.insert(by_lateness[i].second);
+    if (by_lateness.size() > limits_.heat_ranks) by_lateness.resize(limits_.heat_ranks);
+    std::map<std::int64_t, std::map<std::int64_t, Cell>> shown;  // rank, bucket
+    std::string shown_list;
+    for (const auto& [late, rank] : by_lateness) {
+      shown[rank];
+      shown_list += (shown_list.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    for_each_cell([&](std::int64_t rank, std::int64_t bucket, const Cell& cell) {
+      if (const auto row = shown.find(rank); row != shown.end()) row->second[bucket] = cell;
+    });
+    connection_.run("DROP TABLE heat");
+    std::map<std::int64_t, std::string> places;
+    if (!shown.empty())
+      for_each_row(connection_,
+                   "SELECT rank, any_value(node) FROM " + view_ + " WHERE" + where + " AND " +
+                       kTimed + " AND rank IN (" + shown_list + ") GROUP BY 1",
+                   [&](const Rows& rows, std::size_t r) {
+                     places[rows.integer(0, r)] = text_at(rows, 1, r);
+                   });
 
     Picture& picture = add(("ranks-" + std::to_string(index)).c_str(), "Ranks",
                            "Who comes late to " + printable(c.collective) + " of communicator " +
@@ -560,9 +567,9 @@ class Pictures {
         "because it comes later. A row that stays bright is a straggler; a column, a disturbance "
         "of "
         "all." +
-        std::string(shown.size() < cells.size()
+        std::string(shown.size() < ranks_seen
                         ? " Shown are the " + std::to_string(shown.size()) + " latest of " +
-                              std::to_string(cells.size()) + " ranks."
+                              std::to_string(ranks_seen) + " ranks."
                         : "");
     picture.table = {"Mean lateness of each rank over all parts of the run",
                      {{"Rank", Unit::kCount},
@@ -577,8 +584,7 @@ class Pictures {
       columns.push_back(nlohmann::json(milliseconds(m.time_ns)).dump());
     Json data = Json::array();
     double hottest = 0;
-    for (const auto& [rank, row] : cells) {
-      if (!shown.contains(rank)) continue;
+    for (const auto& [rank, row] : shown) {
       ranks.push_back(std::to_string(rank) + (places[rank].empty() ? "" : " " + places[rank]));
       double sum = 0;
       double worst = -1;
@@ -646,19 +652,19 @@ class Pictures {
     Json data = Json::array();
     for_each_row(
         connection_,
-        "WITH totals AS (SELECT job, run, communicator, count(*) AS n FROM matched GROUP BY 1, 2, "
-        "3),"
-        " lasts AS (SELECT job, run, communicator, last_rank, count(*) AS times,"
-        " sum(most - least) AS waited FROM matched WHERE most > least GROUP BY 1, 2, 3, 4)"
-        " SELECT l.communicator, last_rank, (SELECT max(node) FROM " +
-            view_ +
+        "WITH totals AS (SELECT job, run, communicator, count(*) AS n FROM matched JOIN"
+        " matched_kinds USING (kind) GROUP BY 1, 2, 3), lasts AS (SELECT job, run, communicator,"
+        " last_rank, count(*) AS times, sum(most - least) AS waited FROM matched JOIN matched_kinds"
+        " USING (kind) WHERE most > least GROUP BY 1, 2, 3, 4 ORDER BY waited DESC, communicator,"
+        " last_rank LIMIT " +
+            number(limits_.stragglers) +
+            ") SELECT l.communicator, last_rank, (SELECT max(node) FROM " + view_ +
             " AS o WHERE o.communicator = l.communicator AND o.rank = l.last_rank AND o.job = "
             "l.job),"
             " n, times / n, waited / times, waited, (SELECT max(communicator_name) FROM " +
             view_ +
             " AS o WHERE o.communicator = l.communicator) FROM lasts AS l JOIN totals USING"
-            " (job, run, communicator) ORDER BY waited DESC, 1, 2 LIMIT " +
-            number(limits_.stragglers),
+            " (job, run, communicator) ORDER BY waited DESC, 1, 2",
         [&](const Rows& rows, std::size_t r) {
           picture.table.rows.push_back({called(std::string(rows.text(0, r)), text_at(rows, 7, r)),
                                         rows.integer(1, r), text_at(rows, 2, r), rows.integer(3, r),
@@ -750,25 +756,28 @@ RunHead run_head(Connection& connection, const std::string& view) {
   head.nccl_versions = distinct("nccl_version");
   head.plugin_versions = distinct("plugin_version");
   head.sources = distinct("source");
-  for_each_row(connection,
-               "SELECT min(time_ns), max(time_ns), count(DISTINCT file), count(DISTINCT (job, run,"
-               " node, pid)), count(DISTINCT (job, run, communicator)), count(*), count(seconds),"
-               " sum(bytes), sum(seconds) FROM " +
-                   view,
-               [&](const Rows& rows, std::size_t r) {
-                 const auto count = [&](std::size_t c) {
-                   return static_cast<std::uint64_t>(rows.integer(c, r));
-                 };
-                 head.first_ns = rows.integer(0, r);
-                 head.last_ns = rows.integer(1, r);
-                 head.files = count(2);
-                 head.processes = count(3);
-                 head.communicators = count(4);
-                 head.operations = count(5);
-                 head.timed = count(6);
-                 head.bytes = rows.is_null(7, r) ? 0 : rows.number(7, r);
-                 head.seconds = rows.is_null(8, r) ? 0 : rows.number(8, r);
-               });
+  for_each_row(
+      connection,
+      "SELECT min(time_ns), max(time_ns), (SELECT count(*) FROM (SELECT DISTINCT file FROM " +
+          view +
+          " WHERE file IS NOT NULL)), (SELECT count(*) FROM (SELECT DISTINCT job, run,"
+          " node, pid FROM " +
+          view + ")), (SELECT count(*) FROM (SELECT DISTINCT job, run, communicator FROM " + view +
+          ")), count(*), count(seconds), sum(bytes), sum(seconds) FROM " + view,
+      [&](const Rows& rows, std::size_t r) {
+        const auto count = [&](std::size_t c) {
+          return static_cast<std::uint64_t>(rows.integer(c, r));
+        };
+        head.first_ns = rows.integer(0, r);
+        head.last_ns = rows.integer(1, r);
+        head.files = count(2);
+        head.processes = count(3);
+        head.communicators = count(4);
+        head.operations = count(5);
+        head.timed = count(6);
+        head.bytes = rows.is_null(7, r) ? 0 : rows.number(7, r);
+        head.seconds = rows.is_null(8, r) ? 0 : rows.number(8, r);
+      });
   return head;
 }
 

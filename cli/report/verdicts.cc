@@ -11,11 +11,13 @@
 #include <utility>
 
 #include "cli/report/page.h"
+#include "cli/report/pictures.h"
 #include "cli/report/quantiles.h"
 #include "cli/report/schema.h"
 #include "cli/text.h"
 #include "verdict/judge.h"
 #include "verdict/text.h"
+#include "verdict/thresholds.h"
 
 namespace ncclscope::cli::report {
 namespace {
@@ -55,14 +57,16 @@ class RunJudge {
   std::string judge(std::vector<Insight>& out) {
     if (!find_places()) return "there are operations of one GPU alone";
     if (std::string reason = find_windows(); !reason.empty()) return reason;
-    connection_.run("CREATE OR REPLACE TEMP TABLE windows AS SELECT least(CAST(floor((time_ns - " +
-                    std::to_string(first_ns_) + ") / " + std::to_string(width_ns_) +
-                    ") AS BIGINT), " + std::to_string(windows_ - 1) +
-                    ") AS w, communicator, rank, collective, bytes, algorithm, count(*) AS n,"
-                    " sum(seconds) AS s, sum(coalesce(busbw, 0) * seconds) AS b,"
-                    " sum(coalesce(queue_seconds, 0)) AS q" +
-                    from_ + " AND (sequence IS NULL OR sequence >= " +
-                    std::to_string(kFirstOperations) + ") GROUP BY ALL");
+    connection_.run(
+        "CREATE OR REPLACE TEMP TABLE windows AS SELECT least(CAST(floor((time_ns - " +
+        std::to_string(first_ns_) + ") / " + std::to_string(width_ns_) + ") AS BIGINT), " +
+        std::to_string(windows_ - 1) +
+        ") AS w, communicator, rank, collective, CASE WHEN collective IN " + synchronising_list() +
+        " THEN bytes END AS bytes, algorithm, count(*) AS n,"
+        " sum(seconds) AS s, sum(coalesce(busbw, 0) * seconds) AS b,"
+        " sum(coalesce(queue_seconds, 0)) AS q" +
+        from_ + " AND (sequence IS NULL OR sequence >= " + std::to_string(kFirstOperations) +
+        ") GROUP BY ALL");
     verdict::JudgeOptions options;
     // Windows end at the same moment for all, and an operation may end behind it for some.
     options.window.operations_tolerance = 0.15;
@@ -165,10 +169,16 @@ class RunJudge {
                                               rows.number(4, r) / out.seconds,
                                               rows.number(5, r) / out.seconds});
                  });
+    // There may be many sizes; a size that does not dominate a collective is of no use.
     for_each_row(
         connection_,
-        "SELECT communicator, collective, bytes, coalesce(algorithm, ''), sum(s)" + of +
-            " GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4",
+        "WITH shapes AS (SELECT communicator, collective, bytes, coalesce(algorithm, '') AS a,"
+        " sum(s) AS s" +
+            of + " AND collective IN " + synchronising_list() +
+            " GROUP BY 1, 2, 3, 4) SELECT communicator, collective, bytes, a, s FROM shapes JOIN"
+            " (SELECT communicator, collective, sum(s) AS sum FROM shapes GROUP BY 1, 2) USING"
+            " (communicator, collective) WHERE s >= sum * " +
+            std::to_string(verdict::thresholds::kDominantShare) + " ORDER BY 1, 2, 3, 4",
         [&](const Rows& rows, std::size_t r) {
           const auto kind = verdict::synchronising(std::string(rows.text(1, r)));
           if (!kind) return;

@@ -3,8 +3,10 @@
 // Effects, correlations and throughput by known answers; steps and comparisons over small tables in
 // DuckDB, where its library is at hand (scripts/fetch-duckdb.sh).
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -14,7 +16,9 @@
 #include "cli/report/compare.h"
 #include "cli/report/duckdb.h"
 #include "cli/report/effect.h"
+#include "cli/report/matched.h"
 #include "cli/report/page.h"
+#include "cli/report/quantiles.h"
 #include "cli/report/steps.h"
 #include "cli/report/throughput.h"
 #include "cli/report/verdicts.h"
@@ -25,6 +29,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -390,6 +395,74 @@ TEST_F(RunTables, StepsNeedOperationsWhoseStartIsKnown) {
 }
 
 // ---- the page
+
+// ---- operations that all ranks tell of
+
+constexpr const char* kRowsOfRanks =
+    " (job VARCHAR, run INTEGER, communicator VARCHAR, collective VARCHAR, sequence BIGINT, rank"
+    " INTEGER, ranks INTEGER, time_ns BIGINT, seconds DOUBLE)";
+
+TEST_F(RunTables, OperationsThatAllRanksTellOfAreMatched) {
+  connection_->run(std::string("CREATE TABLE o") + kRowsOfRanks);
+  connection_->run(
+      "INSERT INTO o VALUES "
+      // all three ranks, of which two are equally fast
+      "('j', NULL, 'c', 'AllReduce', 7, 2, 3, 30, 0.5), ('j', NULL, 'c', 'AllReduce', 7, 0, 3, 20,"
+      " 1.5), ('j', NULL, 'c', 'AllReduce', 7, 1, 3, 10, 0.5),"
+      // the same number of another run, collective and communicator
+      "('j', 1, 'c', 'AllReduce', 7, 0, 2, 40, 2), ('j', 1, 'c', 'AllReduce', 7, 1, 2, 41, 1),"
+      "('j', 1, 'c', 'AllGather', 7, 0, 2, 50, 1), ('j', 1, 'c', 'AllGather', 7, 1, 2, 51, 2),"
+      "('j', 1, NULL, 'AllGather', 7, 0, 2, 61, 3), ('j', 1, NULL, 'AllGather', 7, 1, 2, 60, 3),"
+      // a rank is missing, tells twice, is unknown, or is one too many
+      "('j', 1, 'c', 'AllReduce', 8, 0, 2, 0, 1), ('j', 1, 'c', 'AllReduce', 9, 1, 2, 0, 1),"
+      "('j', 1, 'c', 'AllReduce', 9, 1, 2, 0, 1), ('j', 1, 'c', 'AllReduce', 10, NULL, 2, 0, 1),"
+      "('j', 1, 'c', 'AllReduce', 10, 0, 2, 0, 1), ('j', 1, 'c', 'AllReduce', 11, 0, 2, 0, 1),"
+      "('j', 1, 'c', 'AllReduce', 11, 1, 2, 0, 1), ('j', 1, 'c', 'AllReduce', 11, 2, 2, 0, 1),"
+      // not let through
+      "('j', 1, 'c', 'AllReduce', 12, 0, 1, 0, 1)");
+  match_ranks(*connection_, "o", "ranks > 1");
+  std::vector<std::string> matched;
+  for_each_row(*connection_,
+               "SELECT concat_ws(' ', job, run, coalesce(communicator, '-'), collective, sequence,"
+               " time_ns, least, most, round(mean, 3), last_rank) FROM matched JOIN matched_kinds"
+               " USING (kind) ORDER BY time_ns",
+               [&](const Rows& rows, std::size_t r) { matched.emplace_back(rows.text(0, r)); });
+  EXPECT_THAT(
+      matched,
+      ElementsAre("j 0 c AllReduce 7 10 0.5 1.5 0.833 1", "j 1 c AllReduce 7 40 1.0 2.0 1.5 1",
+                  "j 1 c AllGather 7 50 1.0 2.0 1.5 0", "j 1 - AllGather 7 60 3.0 3.0 3.0 0"));
+}
+
+TEST(MatchedOperations, NeedNoMemoryForTheirNumber) {
+  const std::string scratch = ::testing::TempDir() + "matched_" + std::to_string(::getpid());
+  // A hash table of that many operations does not fit, and min() of a struct stays in memory.
+  constexpr int kOperations = 500'000;
+  try {
+    Database database({.memory_bytes = 64'000'000, .threads = 2, .temporary_folder = scratch});
+    Connection connection = database.connect();
+    connection.run(
+        "CREATE TABLE o AS SELECT 'j' AS job, NULL::INTEGER AS run, '0x1434ffd16f5ae0bc' AS"
+        " communicator, 'AllReduce' AS collective, i // 2 AS sequence, (i % 2)::INTEGER AS rank,"
+        " 2::INTEGER AS ranks, i AS time_ns, 1e0 + i % 2 AS seconds FROM range(" +
+        std::to_string(2 * kOperations) + ") AS r(i)");
+    match_ranks(connection, "o", "ranks > 1");
+    for_each_row(connection,
+                 "SELECT count(*), min(sequence), max(sequence), max(last_rank), min(least),"
+                 " max(most) FROM matched",
+                 [&](const Rows& rows, std::size_t r) {
+                   EXPECT_EQ(rows.integer(0, r), kOperations);
+                   EXPECT_EQ(rows.integer(1, r), 0);
+                   EXPECT_EQ(rows.integer(2, r), kOperations - 1);
+                   EXPECT_EQ(rows.integer(3, r), 0);
+                   EXPECT_EQ(rows.number(4, r), 1);
+                   EXPECT_EQ(rows.number(5, r), 2);
+                 });
+  } catch (const DuckdbError& error) {
+    if (std::string(error.what()).find("DuckDB is needed") == std::string::npos) throw;
+    GTEST_SKIP() << error.what();
+  }
+  std::filesystem::remove_all(scratch);
+}
 
 TEST(Page, NamesAreTextWhateverTheyHold) {
   Page page;
