@@ -168,10 +168,12 @@ void tell_damage(const ReadAccount& account, const Inputs& inputs) {
                  static_cast<unsigned long long>(all - ReadAccount::kMessages));
 }
 
+/// Side by side if the tables are small: each sorts them.
 void write_tables(Database& database, Connection& connection, const ReportOptions& options,
-                  const Inputs& inputs, const ReadAccount& account) {
+                  const Inputs& inputs, const ReadAccount& account, bool small) {
   Connection second = database.connect();
-  auto csv = std::async(std::launch::async, [&] { write_csv(second, options.output); });
+  auto csv = std::async(small ? std::launch::async : std::launch::deferred,
+                        [&] { write_csv(second, options.output); });
   write_json(connection, options.output, inputs, account);
   csv.get();
 }
@@ -338,7 +340,7 @@ int run_report(const ReportOptions& options) {
       tallied ? std::optional(tally.take()) : std::nullopt);
   add_paths(connection, paths);
   progress.step("writing");
-  write_tables(database, connection, options, inputs, account);
+  write_tables(database, connection, options, inputs, account, tallied);
   Drawn drawn{path_insights(connection), {}, {}};
   if (wants_more_than_tables(options)) {
     progress.step("pictures");

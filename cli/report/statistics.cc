@@ -287,34 +287,81 @@ std::vector<GroupStatistics> make_in_memory(const std::vector<MeasuredValues>& v
   return out;
 }
 
-/// The same for more values than fit: DuckDB sorts.
-std::vector<GroupStatistics> make_sorted(Connection& connection, std::size_t group_count) {
-  std::vector<GroupStatistics> out(group_count);
-  for (std::size_t measure = 0; measure < kMeasures.size(); ++measure) {
-    const std::string name = kMeasures[measure];
-    const std::string from =
-        " FROM finest_values v JOIN group_of m USING (id) WHERE v." + name + " IS NOT NULL ";
-    for_each_row(
-        connection, "SELECT m.group_id, CAST(sum(v.occurrences) AS BIGINT)" + from + "GROUP BY 1",
-        [&](const Rows& rows, std::size_t row) {
-          out[static_cast<std::size_t>(rows.integer(0, row))][measure].count = rows.integer(1, row);
-        });
-    Accumulator accumulator;
-    MeasureStatistics* group = nullptr;
-    for_each_row(connection,
-                 "SELECT m.group_id, v." + name + ", v.occurrences" + from + "ORDER BY 1, 2",
-                 [&](const Rows& rows, std::size_t row) {
-                   auto& current = out[static_cast<std::size_t>(rows.integer(0, row))][measure];
-                   if (&current != group) {
-                     if (group != nullptr) group->values = accumulator.statistics();
-                     group = &current;
-                     accumulator.begin(group->count);
-                   }
-                   accumulator.add(rows.number(1, row), rows.integer(2, row));
-                 });
-    if (group != nullptr) group->values = accumulator.statistics();
+std::string made_columns(const std::string& measure) {
+  std::string columns = measure + "_count BIGINT";
+  for (const char* statistic : kStatistics) columns += ", " + measure + "_" + statistic + " DOUBLE";
+  return columns;
+}
+
+/// What has no value is NULL.
+void append_made(TableAppender& appender, const MeasureStatistics& measure) {
+  appender.integer(measure.count);
+  for (const double value : measure.values)
+    appender.number(measure.count > 0 ? value : std::numeric_limits<double>::quiet_NaN());
+}
+
+/// Takes the values of a measure in the order of the groups and, in each, of the values, and writes
+/// a row for each group when its last value has come.
+class MadeWriter {
+ public:
+  MadeWriter(Connection& connection, const std::string& table) : appender_(connection, table) {}
+
+  void add(std::int64_t group, std::int64_t count, double value, std::int64_t occurrences) {
+    if (count_ == 0 || group != group_) {
+      end_group();
+      group_ = group;
+      count_ = count;
+      accumulator_.begin(count);
+    }
+    accumulator_.add(value, occurrences);
   }
-  return out;
+
+  void close() {
+    end_group();
+    appender_.close();
+  }
+
+ private:
+  void end_group() {
+    if (count_ == 0) return;
+    appender_.integer(group_);
+    append_made(appender_, {count_, accumulator_.statistics()});
+    appender_.end_row();
+  }
+
+  TableAppender appender_;
+  Accumulator accumulator_;
+  std::int64_t group_ = 0, count_ = 0;
+};
+
+/// The same for more values, and perhaps groups, than fit: DuckDB sorts. Returns where the rows
+/// are: tables made_seconds, ... for all connections.
+std::string make_sorted(Connection& connection) {
+  std::string joined;
+  Connection writer = connection.another();
+  for (const std::string measure : kMeasures) {
+    const std::string table = "made_" + measure;
+    connection.run("CREATE OR REPLACE TABLE " + table + " (group_id BIGINT, " +
+                   made_columns(measure) + ")");
+    const std::string from = " FROM finest_values v JOIN group_of m USING (id) ";
+    const std::string known = "WHERE v." + measure + " IS NOT NULL ";
+    connection.run(
+        "CREATE OR REPLACE TEMP TABLE counted AS SELECT m.group_id, CAST(sum(v.occurrences) AS"
+        " BIGINT) AS values" +
+        from + known + "GROUP BY 1");
+    MadeWriter made(writer, table);
+    for_each_row(connection,
+                 "SELECT m.group_id, c.values, v." + measure + ", v.occurrences" + from +
+                     "JOIN counted c USING (group_id) " + known + "ORDER BY 1, 3",
+                 [&](const Rows& rows, std::size_t row) {
+                   made.add(rows.integer(0, row), rows.integer(1, row), rows.number(2, row),
+                            rows.integer(3, row));
+                 });
+    made.close();
+    joined += " LEFT JOIN " + table + " USING (group_id)";
+  }
+  connection.run("DROP TABLE counted");
+  return joined;
 }
 
 /// For this connection: group_of (id of the finest group, group_id) and groups (group_id, keys,
@@ -351,29 +398,23 @@ std::vector<std::size_t> group_of_finest(Connection& connection) {
   return groups;
 }
 
-/// Table `made`: a row per group. What has no value is NULL.
-void write_made(Connection& connection, const std::vector<GroupStatistics>& groups) {
+/// Table `made` of this connection: a row per group. Returns how groups are joined with it.
+std::string write_made(Connection& connection, const std::vector<GroupStatistics>& groups) {
   std::string columns = "group_id BIGINT";
-  for (const std::string measure : kMeasures) {
-    columns += ", " + measure + "_count BIGINT";
-    for (const char* statistic : kStatistics)
-      columns += ", " + measure + "_" + statistic + " DOUBLE";
-  }
+  for (const std::string measure : kMeasures) columns += ", " + made_columns(measure);
   connection.run("CREATE OR REPLACE TEMP TABLE made (" + columns + ")");
   TableAppender appender(connection, "made");
   for (std::size_t i = 0; i < groups.size(); ++i) {
     appender.integer(static_cast<std::int64_t>(i));
-    for (const MeasureStatistics& measure : groups[i]) {
-      appender.integer(measure.count);
-      for (const double value : measure.values)
-        appender.number(measure.count > 0 ? value : std::numeric_limits<double>::quiet_NaN());
-    }
+    for (const MeasureStatistics& measure : groups[i]) append_made(appender, measure);
     appender.end_row();
   }
   appender.close();
+  return " JOIN made USING (group_id)";
 }
 
-void make_result(Connection& connection, const Grouping& grouping) {
+/// @param joined  as make_sorted() and write_made() return
+void make_result(Connection& connection, const Grouping& grouping, const std::string& joined) {
   std::string columns = join(grouping.keys, "") + ", ";
   if (!grouping.describe.empty()) columns += join(grouping.describe, "") + ", ";
   columns +=
@@ -383,18 +424,19 @@ void make_result(Connection& connection, const Grouping& grouping) {
     for (const char* statistic : kStatistics) columns += ", " + measure + "_" + statistic;
   }
   connection.run("CREATE OR REPLACE TABLE " + std::string(grouping.table) + " AS SELECT " +
-                 columns + " FROM groups JOIN made USING (group_id) ORDER BY group_id");
-  connection.run("DROP TABLE groups; DROP TABLE group_of; DROP TABLE made");
+                 columns + " FROM groups" + joined + " ORDER BY group_id");
+  connection.run("DROP TABLE groups; DROP TABLE group_of");
 }
 
 /// @param values  all there are, or null: then they are in `finest_values`
 void make_table(Connection& connection, const Grouping& grouping,
                 const std::vector<MeasuredValues>* values, unsigned threads) {
   const std::size_t group_count = make_groups(connection, grouping);
-  write_made(connection, values == nullptr ? make_sorted(connection, group_count)
-                                           : make_in_memory(*values, group_of_finest(connection),
-                                                            group_count, threads));
-  make_result(connection, grouping);
+  make_result(connection, grouping,
+              values == nullptr
+                  ? make_sorted(connection)
+                  : write_made(connection, make_in_memory(*values, group_of_finest(connection),
+                                                          group_count, threads)));
 }
 
 /// Side by side, since most of it is DuckDB's work for a few groups, which is one thread's.
@@ -459,6 +501,8 @@ void compute_statistics(Database& database, Connection& connection,
       "max(last_ns) AS last_ns FROM statistics_by_rank GROUP BY job, communicator ORDER BY job, "
       "communicator");
   connection.run("DROP TABLE finest; DROP TABLE IF EXISTS finest_values");
+  for (const std::string measure : kMeasures)
+    connection.run("DROP TABLE IF EXISTS made_" + measure);
 }
 
 }  // namespace ncclscope::cli::report

@@ -130,6 +130,11 @@ void describe(TalliedGroup& group, const Columns& columns, std::size_t row) {
   group.known |= missing;
 }
 
+/// What a group takes beside its values, roughly: in the vectors of its part, which have room for
+/// twice as many while they grow, and in the hash table.
+constexpr std::size_t kGroupBytes =
+    2 * (sizeof(TalliedGroup) + sizeof(ValueTable) + 2 * sizeof(Key)) + 64;
+
 TalliedGroup group_with(const Key& key, TextId job) {
   TalliedGroup group;
   group.job = job;
@@ -197,7 +202,8 @@ void Tally::add(Part& part, const OperationBatch& batch, std::size_t first) {
     const std::size_t before = values.bytes();
     values.add(measures_of(columns, row), 1);
     if (values.bytes() == before) continue;
-    if ((used_bytes_ += values.bytes() - before) > memory_bytes_) given_up_ = true;
+    const std::size_t more = values.bytes() - before + (before == 0 ? kGroupBytes : 0);
+    if ((used_bytes_ += more) > memory_bytes_) given_up_ = true;
   }
   if (!complete()) part.clear();
 }

@@ -1,20 +1,23 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""That `ncclscope report` keeps within its memory, whatever the input's size.
+"""That `ncclscope report` keeps within its memory, whatever the input's size: with pictures, and with --compare.
 
-  report_memory.py --build DIR [--lines N] [--work DIR]
+  report_memory.py --build DIR [--lines N] [--work DIR] [--sample]
 
-One rank's log is repeated until there are N lines, each with a bus bandwidth of its own, so that no two operations fold into one value:
-the hardest case for exact quantiles. Fails if the process ever
-had more than 500 MB resident, or if the report does not count every line.
+The logs of 16 ranks, N lines in all, that all tell of the same operations: the sequence numbers go on from file to file, so that
+a fifth of N operations are compared between ranks. Each line has a bus bandwidth of its own, so that no two fold into one value: the
+hardest case for exact quantiles. The second run compares the first's report with the logs. Fails if a process ever
+had more than 500 MB resident, or if the report does not count every line. --sample: few lines with little memory, for the test suite.
 """
 import argparse
+import collections
 import gzip
 import json
 import multiprocessing
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -24,21 +27,67 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import inspector_lines  # noqa: E402
 
-LIMIT_MB = 500
-FILE_LINES = 1_000_000
+LIMIT_MB = 500  # what `ncclscope report` keeps within unless told otherwise
+SAMPLE_LINES, SAMPLE_MB = 400_000, 250
+NODES = 2
+RANKS = NODES * inspector_lines.GPUS
+STEPS = 1_500  # that are made line by line; what follows is the same with later times and numbers
+FILE_LINES = 500_000
+LINE = re.compile(r'(.*"dump_timestamp_us":)(\d+)(.*"(?:coll|p2p)":"(\w+)".*_sn":)(\d+)(,.*_busbw_gbs":)')
+
+
+class Template:
+    """The lines of one rank's first steps, taken apart."""
+
+    def __init__(self, rank: int):
+        self.parts, count = [], collections.Counter()
+        for text in inspector_lines.rank_lines(rank, NODES, STEPS * len(inspector_lines.STEP), 9):
+            before, time_us, middle, collective, number, after = LINE.match(text).groups()
+            key = (before, collective)  # the communicator is in what comes before
+            count[key] += 1
+            self.parts.append((key, before, int(time_us), middle, int(number), after))
+        self.numbers = count
+
+    def span_us(self) -> int:
+        return self.parts[-1][2] - self.parts[0][2]
 
 
 def write_file(arguments) -> None:
-    """(folder, number, lines): one log; for a pool of processes."""
-    folder, number, count = arguments
-    rng = random.Random(number)
-    parts = []
-    for text in inspector_lines.rank_lines(0, 2, 20_000, 9):
-        key = '_busbw_gbs":'
-        parts.append(text[:text.index(key) + len(key)])
-    with gzip.open(folder / f"node{number:04d}-pid{number}.log.gz", "wb", compresslevel=1) as file:
-        for begin in range(0, count, len(parts)):
-            file.write("".join(f"{part}{rng.random() * 400:.6f}}}}}\n" for part in parts[:count - begin]).encode())
+    """(folder, rank, first line, lines, time of a round): one log; for a pool of processes."""
+    folder, rank, first, count, round_us = arguments
+    rng = random.Random(f"{rank}/{first}")
+    template = Template(rank)
+    with gzip.open(folder / f"node{rank // inspector_lines.GPUS:04d}-pid{40000 + rank}-{first // FILE_LINES}.log.gz", "wb",
+                   compresslevel=1) as file:
+        lines = []
+        for line in range(first, first + count):
+            repeated, at = divmod(line, len(template.parts))
+            key, before, time_us, middle, number, after = template.parts[at]
+            lines.append(f"{before}{time_us + repeated * round_us}{middle}{number + repeated * template.numbers[key]}{after}"
+                         f"{rng.random() * 400:.6f}}}}}\n")
+            if len(lines) == 10_000 or line + 1 == first + count:
+                file.write("".join(lines).encode())
+                lines.clear()
+
+
+def write_logs(folder: pathlib.Path, lines: int) -> int:
+    """Returns the number of files."""
+    folder.mkdir()
+    round_us = 2 * Template(0).span_us()
+    each = lines // RANKS
+    files = [(folder, rank, first, min(FILE_LINES, each - first), round_us)
+             for rank in range(RANKS) for first in range(0, each, FILE_LINES)]
+    with multiprocessing.Pool(2) as pool:
+        pool.map(write_file, files, chunksize=1)
+    return len(files)
+
+
+def run(command: list[str], wanted: tuple[int, ...]) -> tuple[bool, float, float]:
+    """(whether its status is among the wanted, its seconds, the most megabytes that were resident)"""
+    begin = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    return os.waitstatus_to_exitcode(status) in wanted, time.monotonic() - begin, usage.ru_maxrss * 1024 / 1e6
 
 
 def main() -> int:
@@ -46,25 +95,32 @@ def main() -> int:
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--lines", type=int, default=20_000_000)
     parser.add_argument("--work", type=pathlib.Path)
+    parser.add_argument("--sample", action="store_true")
     options = parser.parse_args()
+    limit_mb = SAMPLE_MB if options.sample else LIMIT_MB
+    if options.sample:
+        options.lines = SAMPLE_LINES
     work = pathlib.Path(tempfile.mkdtemp(prefix="report-memory-", dir=options.work))
+    command = [str(options.build / "cli/ncclscope"), "report", "--quiet", "--memory", str(limit_mb)]
     try:
-        logs = work / "logs"
-        logs.mkdir()
-        sizes = [min(FILE_LINES, options.lines - begin) for begin in range(0, options.lines, FILE_LINES)]
-        with multiprocessing.Pool(2) as pool:
-            pool.map(write_file, [(logs, number, count) for number, count in enumerate(sizes)], chunksize=1)
-        begin = time.monotonic()
-        process = subprocess.Popen([str(options.build / "cli/ncclscope"), "report", str(logs), "--output", str(work / "out"), "--quiet",
-                                    "--no-pictures"], stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        peak_mb = usage.ru_maxrss * 1024 / 1e6
-        seconds = time.monotonic() - begin
-        code = os.waitstatus_to_exitcode(status)
-        counted = json.loads((work / "out/report.json").read_text())["inputs"]["operations"] if code == 0 else 0
-        print(f"{options.lines} lines in {len(sizes)} files: {seconds:.1f} s, {peak_mb:.0f} MB resident at most (limit {LIMIT_MB}), "
-              f"{counted} operations, status {code}")
-        return 0 if code == 0 and counted == options.lines and peak_mb <= LIMIT_MB else 1
+        files = write_logs(work / "logs", options.lines)
+        lines = options.lines // RANKS * RANKS
+        good = True
+
+        def check(what: str, result: tuple[bool, float, float], path: pathlib.Path, count) -> None:
+            nonlocal good
+            ended_well, seconds, peak_mb = result
+            counted = count(json.loads(path.read_text())) if ended_well else 0
+            print(f"{what}, {lines} lines in {files} files: {seconds:.1f} s, {peak_mb:.0f} MB resident at most (limit {limit_mb}), "
+                  f"{counted} operations, {'done' if ended_well else 'FAILED'}", flush=True)
+            good = good and ended_well and counted == lines and peak_mb <= limit_mb
+
+        report, compared = work / "report", work / "compared"
+        check("tables and pictures", run([*command, str(work / "logs"), "--output", str(report)], (0,)),
+              report / "report.json", lambda made: made["inputs"]["operations"])
+        check("comparison", run([*command, "--compare", str(report), str(work / "logs"), "--output", str(compared)], (0, 1)),
+              compared / "compare.json", lambda made: min(made[side]["operations"] for side in "ab"))
+        return 0 if good else 1
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
