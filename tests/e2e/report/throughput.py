@@ -27,7 +27,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
 import monitoring  # noqa: E402
-from support import PLUGIN, ROOT, Agent, Job, Skipped, answering, free_ports, require, run_scenarios, running  # noqa: E402
+from support import PLUGIN, ROOT, Agent, Job, Skipped, answering, free_ports, require, run_scenarios, running, wait_until  # noqa: E402
 
 FINE, NEGATIVE, USAGE = 0, 1, 2
 MOST_PARTS = 100
