@@ -153,6 +153,12 @@ MEMBERS_PER_SERIES = 8  # as agents write ncclscope_gpu_communicators
 MOST_PEERS = 4
 
 
+def at_least(place, separator):
+    """A selector's expression for lists that go on to that place. Prometheus reads it anew at each evaluation, which takes it
+    milliseconds where there are classes of characters ("[^ ]"), and none here."""
+    return f"(.+{separator}){{{place}}}.+" if place else ".+"
+
+
 def each_member(series, *labels):
     """A series for each communicator that one of `series` tells of in its label "listed", with comm, rank and peers as labels,
     as far as asked for. PromQL cannot take a list apart: one term for each place in it. Costs little where `series` are few,
@@ -161,7 +167,7 @@ def each_member(series, *labels):
     terms = []
     for place in range(MEMBERS_PER_SERIES):
         skip = "" if place == 0 else f"(?:[^ ]+ ){{{place}}}"
-        part = f'{series}{{listed=~"{skip}.+"}}'
+        part = f'{series}{{listed=~"{at_least(place, " ")}"}}'
         for label in labels:
             part = f'label_replace({part}, "{label}", "$1", "listed", "{skip}{before[label]}([^: ]*).*")'
         terms.append(part)
@@ -171,7 +177,8 @@ def each_member(series, *labels):
 def each_peer(series):
     """A series for each of the peers in the label "peers"."""
     skips = ["" if place == 0 else f"(?:[^,]+,){{{place}}}" for place in range(MOST_PEERS)]
-    return [f'label_replace({series}{{peers=~"{skip}.+"}}, "peer", "$1", "peers", "{skip}([^,]*).*")' for skip in skips]
+    return [f'label_replace({series}{{peers=~"{at_least(place, ",")}"}}, "peer", "$1", "peers", "{skip}([^,]*).*")'
+            for place, skip in enumerate(skips)]
 
 
 def render(name, parameters):
