@@ -423,14 +423,14 @@ def hang_cases():
                  "waits for input.")
     labels = {"cluster": CLUSTER, "job_id": JOB, "severity": "warning", "class": "outside_nccl"}
     yield Case(alert, "nobody calls for ten minutes", "15s", idle.series,
-               [("14m45s", alert, []), ("15m", alert, [(labels, told)])])
+               [("14m30s", alert, []), ("15m", alert, [(labels, told)])])
     unknown = (labels | {"class": "unknown"},
                notes(alert, "Job 4711 has not called NCCL for 10m, and may hang",
                      "Job 4711: all processes run, all ranks have called the same, and nobody has called NCCL for 10m or longer, "
                      f"since {at(300)}. GPU times of the last operations were not asked for, so it is not known whether these ended (then everybody "
                      "is outside NCCL) or a GPU or the network is stuck in one."))
     yield Case(alert, "nobody calls, and nobody sees whether the last operations end", "15s", hang_job([UNSEEN] * 4).series,
-               [("14m45s", alert, []), ("15m", alert, [unknown])])
+               [("14m30s", alert, []), ("15m", alert, [unknown])])
     yield Case(alert, "ends with the next call", "15s",
                {s: (v + " " + counter((20, 150)).replace("0+", "3000+", 1) if "_total" in s
                     else v + " stale" if "stalled" in s else v + " " + v.rsplit(" ", 1)[-1].split("x")[0] + "x19")
