@@ -62,7 +62,11 @@ if [[ -z "$filter" || health_bars =~ $filter ]]; then
 fi
 if [[ -z "$filter" || rules_cost =~ $filter ]]; then
   echo "bench.sh: rules_cost" >&2
-  /usr/bin/python3 tests/bench/rules_cost.py --out "$results/rules_cost.json" >&2 || code=1
+  if current=$(scripts/fetch-prometheus.sh); then
+    /usr/bin/python3 tests/bench/rules_cost.py --prometheus "$current/prometheus" --out "$results/rules_cost.json" >&2 || code=1
+  else
+    code=1
+  fi
 fi
 if [ -n "$json" ]; then
   /usr/bin/python3 scripts/bench_bars.py ${filter:+--partial} "$results" | tee "$json" || code=1

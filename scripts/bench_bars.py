@@ -91,7 +91,7 @@ BARS = [
     Bar("drop_best_possible_one_kind", "the same, by the best possible test", r"BandwidthDrop/one_kind", "best_possible_percent", "%"),
     Bar("drop_false", "false alerts of that rule in 1,000 job-days", r"BandwidthDrop/.*", "false_per_1000_days", "", at_most=1),
     # tests/bench/rules_cost.py
-    Bar("rules_healthy", "one evaluation of all rules, 1,000 ranks in six communicators each", r"RulesCost/healthy", "seconds", "s",
+    Bar("rules_healthy", "one evaluation of all rules by Prometheus 3, 1,000 ranks in six communicators each", r"RulesCost/healthy", "seconds", "s",
         at_most=1),
     Bar("rules_hung", "the same while the job hangs", r"RulesCost/hung", "seconds", "s", at_most=1),
     # tests/bench/report/report_bench.py

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The long checks that are too slow for every test run: fuzzers for minutes, ten million operations past a full ring,
 # a day of cluster life on the injected clock, three thousand jobs to diagnose and some through real agents, the container
-# images compiled from scratch, all recordings three times. One JSON line per check.
+# images compiled from scratch, rules and alerts by a current Prometheus, all recordings three times. One JSON line per check.
 #   scripts/soak.sh [--seconds N] [--json FILE] [--only REGEX]
 #   --seconds N   time for each fuzzer (default 300)
 #   --only REGEX  only checks whose name matches (the fuzzers are called fuzzers)
@@ -78,6 +78,16 @@ soak_check bandwidth_drop_kinds 1000 /usr/bin/python3 tests/bench/bandwidth_drop
 ! wanted images_compiled || { scripts/fetch-helm.sh >&2 && scripts/fetch-debian.sh >&2; }
 soak_check images_compiled 2 /usr/bin/python3 tests/e2e/containers/images.py --build build/release --compile
 soak_check report_memory 20000000 /usr/bin/python3 tests/bench/report/report_memory.py --build build/release --lines 20000000
+# CI has Debian's Prometheus 2.42; in Prometheus 3 a range leaves out the sample at its beginning.
+if wanted current_prometheus; then
+  current=$(scripts/fetch-prometheus.sh)
+  soak_check current_prometheus_rules "$(find deploy/prometheus/tests -name '*.test.yml' | wc -l)" \
+    env PATH="$current:$PATH" /usr/bin/python3 -B deploy/prometheus/tests/write.py --run
+  for scenario in slow hangs inhibitions; do
+    soak_check "current_prometheus_alerts_$scenario" 1 \
+      env PATH="$current:$PATH" /usr/bin/python3 tests/e2e/alerts/alerts.py --build build/release "$scenario"
+  done
+fi
 for round in 1 2 3; do
   soak_check "recordings_round_$round" "$(find tests/data/nccl-traces -mindepth 1 -maxdepth 1 -type d | wc -l)" \
     build/release/cli/ncclscope verify-trace tests/data/nccl-traces/*/

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the rules cost: a real Prometheus scrapes 1,000 ranks in 6 communicators each, and evaluates all rules.
 
-  rules_cost.py [--out FILE] [--nodes 125] [--profile] [--brief]
+  rules_cost.py [--out FILE] [--prometheus FILE] [--nodes 125] [--profile] [--brief]
 
 The exposition is synthetic (125 nodes of 8 GPUs in TP8 x PP5 x DP25, one late GPU), in the agent's format and with its
 labels. It is scraped every 15 s: for five minutes, so that the window is full; without rules for a while (what scraping costs); then
@@ -14,7 +14,8 @@ The figure is the sum of prometheus_rule_group_last_duration_seconds over all gr
 since other work on the machine can only add; the median is printed too), for each part; beside it the CPU time of Prometheus for
 one evaluation of all, garbage collection included, less what it takes without rules. Writes Google Benchmark's JSON (rows
 RulesCost/healthy and RulesCost/hung). Beside it the seconds of evaluation per minute that the shipped intervals make of it (groups
-without an interval: every 15 s), and how many samples an evaluation reads, which no other work on the machine changes. --profile
+without an interval: every 15 s), and how many samples an evaluation reads, which no other work on the machine changes. --prometheus
+is the server's program (scripts/fetch-prometheus.sh builds a current one, which costs half of what Debian's costs). --profile
 prints the slowest rules. --brief takes three minutes instead of eight: scrapes every 5 s, and rules with a window a third as long, so
 that they read as many samples; scraping takes three times as much beside them.
 """
@@ -284,6 +285,12 @@ def samples_read(address):
     return read
 
 
+def version_of(prometheus):
+    """Such as 3.16.0; Debian's has a suffix."""
+    said = subprocess.run([prometheus, "--version"], capture_output=True, text=True, check=True, timeout=20)
+    return re.search(r"version (\S+)", said.stdout + said.stderr)[1]
+
+
 def shipped_intervals():
     """{group: seconds}"""
     unit = {"s": 1, "m": 60, "h": 3600}
@@ -300,6 +307,7 @@ def rules(address):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--prometheus", default="prometheus")
     parser.add_argument("--nodes", type=int, default=125)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--brief", action="store_true", help="three times as fast")
@@ -309,6 +317,7 @@ def main() -> int:
     rows, server, prometheus = [], None, None
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ncclscope-"))
     try:
+        version = version_of(options.prometheus)
         state = State([Node(n, world) for n in range(options.nodes)])
         series = sum(len(n.lines) for n in state.nodes)
         catalogue = (ROOT / "docs" / "metrics.md").read_text()
@@ -336,7 +345,7 @@ def main() -> int:
         state.begin = time.monotonic()
         with open(folder / "log", "w", encoding="utf-8") as log:
             prometheus = subprocess.Popen(
-                ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                [options.prometheus, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
                  "--storage.tsdb.retention.time=30d", f"--web.listen-address={address}", "--log.level=warn"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         durations = {"healthy": collections.defaultdict(list), "hung": collections.defaultdict(list)}
@@ -399,7 +408,7 @@ def main() -> int:
         print(f"{samples} samples of history; {count} of {series} series in the last scrape; load {os.getloadavg()[0]:.1f}; "
               f"last durations as Prometheus exports them: {own:.3f} s", file=sys.stderr)
         intervals = shipped_intervals()
-        print(f"{read} samples read by one evaluation of all rules")
+        print(f"Prometheus {version}: {read} samples read by one evaluation of all rules")
         for part, groups in durations.items():
             if not groups:
                 raise RuntimeError(f"no evaluation while {part}")
@@ -413,7 +422,7 @@ def main() -> int:
             print(f"    bar {BAR_S:g} s: {'met' if total <= BAR_S else 'missed'}")
             per_minute = sum(min(values) * 60 / intervals[name] for name, values in groups.items())
             print(f"    at the shipped intervals {per_minute:.2f} s of evaluation a minute")
-            rows.append({"name": f"RulesCost/{part}", "run_type": "iteration", "time_unit": "ns", "seconds": total,
+            rows.append({"name": f"RulesCost/{part}", "run_type": "iteration", "time_unit": "ns", "prometheus": version, "seconds": total,
                          "median_seconds": median, "cpu_seconds": used, "seconds_a_minute": per_minute, "samples_read": read,
                          "load": os.getloadavg()[0], "series": count})
             if options.profile:
