@@ -20,17 +20,15 @@ if ! command -v go >/dev/null; then
   echo "fetch-prometheus.sh: no Go here: only Debian's Prometheus is there to test with" >&2
   exit 1
 fi
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/fetch.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+make_work
+mkdir "$work/programs"
 for program in prometheus promtool; do
-  (cd "$work" && GOBIN=$work nice go install -p "$jobs" -trimpath -tags remove_all_sd \
+  (cd "$work" && GOBIN=$work/programs nice go install -p "$jobs" -trimpath -tags remove_all_sd \
     -ldflags "-s -w -X github.com/prometheus/common/version.Version=$version" \
     "github.com/prometheus/prometheus/cmd/$program@$module") >&2
 done
-"$work/prometheus" --version >&2
-touch "$work/complete"
+"$work/programs/prometheus" --version >&2
+touch "$work/programs/complete"
 rm -rf "$target"
-mv "$work" "$target"
-trap - EXIT
+mv "$work/programs" "$target"
 echo "$target"
