@@ -42,6 +42,7 @@ constexpr std::uint64_t kClockDoubtNs = 1'000'000;
 constexpr unsigned kSelfChannel = 0;
 constexpr unsigned kClaimProbes = 64;
 constexpr unsigned kChildProbes = 16;
+constexpr int kClaimedLooks = 1'000;  // some microseconds
 constexpr std::uint32_t kNoRoomIndex = 0xFFFF;
 
 Lane* lane_of(Process& p, Token t) noexcept {
@@ -112,9 +113,11 @@ void enter_blocks(Process& p, Communicator& c, std::uint64_t next) noexcept {
   if (changed) apply_mask(p);
 }
 
+/// After the operation's slot has been claimed: who sees the number go up sees the claim, and does
+/// not take an operation for complete that is about to begin.
 std::uint64_t take_index(Process& p, Communicator& c, bool p2p) noexcept {
-  if (p2p) return c.next_p2p.fetch_add(1, kRelaxed);
-  const std::uint64_t index = c.next_collective.fetch_add(1, kRelaxed);
+  if (p2p) return c.next_p2p.fetch_add(1, kRelease);
+  const std::uint64_t index = c.next_collective.fetch_add(1, kRelease);
   if ((index + 1) % kBlockOperations == 0) enter_blocks(p, c, index + 1);
   return index;
 }
@@ -226,7 +229,7 @@ void write_and_free(Process& p, Lane& lane, OperationSlot& slot, std::uint64_t s
                 index + 1);
     }
     if (pushed) {
-      c->recorded.fetch_add(1, kRelaxed);
+      c->recorded.fetch_add(1, kRelease);
     } else {
       count_drop(lane, c, wire::DropReason::kRingBusy);
     }
@@ -796,7 +799,7 @@ void count_call(Lane& lane, Communicator& c, const ApiCall& call, std::uint64_t 
   record.count_plan = wire::pack_count_plan(call.count, 0);
   record.api_time_ns = monotonic_ns();
   if (lane.ring.push(record) == 0) return count_drop(lane, &c, wire::DropReason::kRingBusy);
-  c.recorded.fetch_add(1, kRelaxed);
+  c.recorded.fetch_add(1, kRelease);
   bump(lane.operations_pushed);
   bump(lane.untimed[static_cast<std::size_t>(UntimedReason::kNotAsked)]);
 }
@@ -853,13 +856,13 @@ void* start_api(void* context, const void* parent, const ApiCall& call) noexcept
     }
   }
 
-  const std::uint64_t index = take_index(p, *c, p2p);
   if (!p2p && p.calls_only.load(kRelaxed)) {
-    count_call(lane, *c, call, index);
+    count_call(lane, *c, call, take_index(p, *c, p2p));
     return Token(Kind::kDropped, c->lane, p.salt, 0, 0).handle();
   }
   std::uint32_t at = 0;
   OperationSlot* slot = claim_operation(lane, *c, at);
+  const std::uint64_t index = take_index(p, *c, p2p);
   if (slot == nullptr) {
     count_drop(lane, c, wire::DropReason::kNoOperationSlot);
     return Token(Kind::kDropped, c->lane, p.salt, 0, 0).handle();
@@ -932,9 +935,9 @@ void* start_task(void* context, const Task& task) noexcept {
   const bool graph = parent.kind() == Kind::kCaptured && parent.salt() == p.salt;
   const bool kernel_asked = graph ? parent.generation() != 0 : kernel_reports_now(p);
   const std::uint64_t now = monotonic_ns();
-  const std::uint64_t index = take_index(p, *c, p2p);
   std::uint32_t at = 0;
   OperationSlot* slot = claim_operation(lane, *c, at);
+  const std::uint64_t index = take_index(p, *c, p2p);
   if (slot == nullptr) {
     count_drop(lane, c, wire::DropReason::kNoOperationSlot);
     return Token(Kind::kDropped, c->lane, p.salt, 0, 0).handle();
@@ -1348,14 +1351,32 @@ SweepResult sweep_operations(Lane& lane, std::uint32_t interval_ms, bool pressed
   return result;
 }
 
+namespace {
+
+/// A slot is claimed for some 50 ns before its index and communicator are known; for longer only if
+/// its thread was interrupted there.
+std::uint64_t state_once_opened(const OperationSlot& slot) noexcept {
+  std::uint64_t state = slot.state.load(kAcquire);
+  for (int look = 0; look < kClaimedLooks && st::phase(state) == st::kClaimed; ++look)
+    state = slot.state.load(kAcquire);
+  return state;
+}
+
+}  // namespace
+
 OldestOperation oldest_operation(Lane& lane, const Communicator& c, bool p2p) noexcept {
   OldestOperation oldest;
   for (OperationSlot& slot : lane.operations) {
-    const std::uint64_t state = slot.state.load(kAcquire);
-    if (st::phase(state) == st::kFree || slot.communicator.load(kRelaxed) != c.table_index)
+    const std::uint64_t state = state_once_opened(slot);
+    if (st::phase(state) == st::kFree) continue;
+    if (st::phase(state) == st::kClaimed) {
+      oldest.certain = false;
       continue;
+    }
+    if (slot.communicator.load(kRelaxed) != c.table_index) continue;
     const auto function = slot.function.load(kRelaxed);
-    if (st::phase(state) == st::kClaimed || model::is_point_to_point(function) != p2p) continue;
+    if (model::is_point_to_point(function) != p2p) continue;
+    ++oldest.open;
     const std::uint64_t index = slot.index.load(kRelaxed);
     if (index >= oldest.index) continue;
     oldest.index = index;

@@ -119,9 +119,13 @@ struct SweepResult {
 /// Once per interval.
 SweepResult sweep_operations(Lane& lane, std::uint32_t interval_ms, bool pressed) noexcept;
 
-/// The oldest operation of a communicator that is not complete.
+/// The oldest operation of a communicator that is not complete. All that were numbered before the
+/// call are looked at; but not those that have no slot: dropped ones, and calls that are only
+/// counted.
 struct OldestOperation {
   std::uint64_t index = ~std::uint64_t{0};  // ~0 = none
+  std::uint32_t open = 0;                   // how many there are
+  bool certain = true;                      // false: one is about to begin, and may be older
   std::uint64_t api_time_ns = 0;
   std::uint64_t signature = 0;
   bool started = false;

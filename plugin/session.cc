@@ -483,8 +483,8 @@ bool Session::send_states(Process& p, Lane& lane, const DetailControl& detail, b
     g.time_ns = monotonic_ns();
     // Closed before called: equal sums then prove that nothing is open, whatever happens in
     // between.
-    g.recorded = load(c->recorded);
-    g.dropped = load(c->dropped);
+    g.recorded = c->recorded.load(kAcquire);
+    g.dropped = c->dropped.load(kAcquire);
     g.collectives_enqueued = c->next_collective.load(kAcquire);
     g.p2p_enqueued = c->next_p2p.load(kAcquire);
     g.seen = g.collectives_enqueued + g.p2p_enqueued;
@@ -492,9 +492,16 @@ bool Session::send_states(Process& p, Lane& lane, const DetailControl& detail, b
     const OldestOperation collective =
         any_open ? oldest_operation(lane, *c, false) : OldestOperation{};
     const OldestOperation p2p = any_open ? oldest_operation(lane, *c, true) : OldestOperation{};
-    g.collectives_completed = std::max(c->last_progress.collectives_completed,
-                                       std::min(collective.index, g.collectives_enqueued));
-    g.p2p_completed = std::max(c->last_progress.p2p_completed, std::min(p2p.index, g.p2p_enqueued));
+    // A call that is only counted is nowhere while it is being written.
+    const bool counting = p.calls_only.load(kRelaxed) && any_open &&
+                          g.recorded + g.dropped + collective.open + p2p.open < g.seen;
+    g.collectives_completed = c->last_progress.collectives_completed;
+    g.p2p_completed = c->last_progress.p2p_completed;
+    if (collective.certain && p2p.certain && !counting) {
+      g.collectives_completed =
+          std::max(g.collectives_completed, std::min(collective.index, g.collectives_enqueued));
+      g.p2p_completed = std::max(g.p2p_completed, std::min(p2p.index, g.p2p_enqueued));
+    }
     g.collectives_started = std::max(load(c->started_collectives), g.collectives_completed);
     g.p2p_started = std::max(load(c->started_p2p), g.p2p_completed);
     g.oldest_index = ~std::uint64_t{0};
