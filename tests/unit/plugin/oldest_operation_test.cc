@@ -88,7 +88,8 @@ TEST_F(OldestOperationTest, NeverLetsAnOperationPassThatIsNotRecorded) {
     ++looks;
     // One after the other: as many have ended as are below the oldest, or more by now.
     const std::uint64_t complete = std::min(oldest.index, called);
-    const std::uint64_t closed = communicator_->recorded.load(kAcquire) + communicator_->dropped.load(kAcquire);
+    const std::uint64_t closed =
+        communicator_->recorded.load(kAcquire) + communicator_->dropped.load(kAcquire);
     if (closed < complete) ++wrong;
   }
   job.join();
