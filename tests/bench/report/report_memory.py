@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """That `ncclscope report` keeps within its memory, whatever the input's size: with pictures, and with --compare.
 
-  report_memory.py --build DIR [--lines N] [--work DIR] [--sample]
+  report_memory.py --build DIR [--lines N] [--threads N] [--work DIR] [--sample]
 
 The logs of 16 ranks, N lines in all, that all tell of the same operations: the sequence numbers go on from file to file, so that
 a fifth of N operations are compared between ranks. Each line has a bus bandwidth of its own, so that no two fold into one value: the
 hardest case for exact quantiles. The second run compares the first's report with the logs. Fails if a process ever
-had more than 500 MB resident, or if the report does not count every line. --sample: few lines with little memory, for the test suite.
+had more than 500 MB resident, or if the report does not count every line. --threads: as `ncclscope report` has it, which takes one for
+each core, eight at most, by itself. --sample: few lines with little memory, for the test suite.
 """
 import argparse
 import collections
@@ -94,6 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--lines", type=int, default=20_000_000)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--work", type=pathlib.Path)
     parser.add_argument("--sample", action="store_true")
     options = parser.parse_args()
@@ -102,6 +104,8 @@ def main() -> int:
         options.lines = SAMPLE_LINES
     work = pathlib.Path(tempfile.mkdtemp(prefix="report-memory-", dir=options.work))
     command = [str(options.build / "cli/ncclscope"), "report", "--quiet", "--memory", str(limit_mb)]
+    if options.threads is not None:
+        command += ["--threads", str(options.threads)]
     try:
         files = write_logs(work / "logs", options.lines)
         lines = options.lines // RANKS * RANKS
