@@ -394,8 +394,7 @@ bool is_stream_format(std::string_view version) {
   return major > 4 || (major == 4 && minor >= 3);
 }
 
-constexpr std::size_t kMaxShapes =
-    4096;  // communicators of a process; further ones are read the slow way
+constexpr std::size_t kMostContexts = 8'192;  // some MB; a process has a few communicators
 constexpr std::string_view kTimeKey = "\"dump_timestamp_us\":";
 
 }  // namespace
@@ -403,6 +402,9 @@ constexpr std::string_view kTimeKey = "\"dump_timestamp_us\":";
 /// What is the same on all full lines of one communicator: the bytes before the time, and those
 /// after it.
 struct LineParser::Shape {
+  Shape(std::string text_before, std::string text_after, const Context* of)
+      : before(std::move(text_before)), after(std::move(text_after)), context(of) {}
+
   std::string before, after;
   const Context* context;
   Shape* next = nullptr;  // the one that came after this one, when last another one did
@@ -450,10 +452,9 @@ LineParser::Kind LineParser::parse(std::string_view line) {
       last_ = expected;
       return Kind::kPerformance;
     }
-    for (Shape& shape : shapes_) {
-      if (&shape == last_ || &shape == expected || !line.starts_with(shape.before)) continue;
-      if (parse_fast(line, shape, performance_) != Kind::kPerformance) break;
-      follow(shape);
+    Shape* const known = known_shape(line);
+    if (known != nullptr && parse_fast(line, *known, performance_) == Kind::kPerformance) {
+      follow(*known);
       return Kind::kPerformance;
     }
   }
@@ -466,18 +467,27 @@ LineParser::Kind LineParser::parse(std::string_view line) {
 /// from it.
 void LineParser::learn(std::string_view line) {
   const std::size_t key = line.find(kTimeKey);
-  if (shapes_.size() >= kMaxShapes || key == std::string_view::npos) return;
+  if (key == std::string_view::npos) return;
   const std::size_t time = key + kTimeKey.size();
   const std::size_t rest = line.find_first_not_of("0123456789", time);
   std::size_t payload = line.find("\"coll_perf\":{", time);
   if (payload == std::string_view::npos) payload = line.find("\"p2p_perf\":{", time);
   if (rest == std::string_view::npos || payload == std::string_view::npos || payload < rest) return;
-  Shape shape{std::string(line.substr(0, time)), std::string(line.substr(rest, payload + 1 - rest)),
-              performance_.context, nullptr};
+  auto shape = std::make_unique<Shape>(std::string(line.substr(0, time)),
+                                       std::string(line.substr(rest, payload + 1 - rest)),
+                                       performance_.context);
   Performance again;
-  if (parse_fast(line, shape, again) != Kind::kPerformance || !same(again, performance_)) return;
-  shapes_.push_back(std::move(shape));
-  follow(shapes_.back());
+  if (parse_fast(line, *shape, again) != Kind::kPerformance || !same(again, performance_)) return;
+  const std::string_view before = shape->before;
+  const auto [known, is_new] = shapes_.try_emplace(before, std::move(shape));
+  if (is_new) follow(*known->second);
+}
+
+LineParser::Shape* LineParser::known_shape(std::string_view line) {
+  const std::size_t key = line.find(kTimeKey);
+  if (key == std::string_view::npos) return nullptr;
+  const auto known = shapes_.find(line.substr(0, key + kTimeKey.size()));
+  return known == shapes_.end() ? nullptr : known->second.get();
 }
 
 void LineParser::follow(Shape& shape) {
@@ -485,12 +495,24 @@ void LineParser::follow(Shape& shape) {
   last_ = &shape;
 }
 
-const Context* LineParser::known_context(const Context& context) {
-  for (const Context& known : contexts_) {
-    if (known == context) return &known;
-  }
-  contexts_.push_back(context);
-  return &contexts_.back();
+std::size_t LineParser::ContextHash::operator()(const Context& context) const {
+  return std::hash<std::string>()(context.id) ^ static_cast<std::size_t>(context.rank);
+}
+
+const Context* LineParser::known_context(Context&& context) {
+  const auto known = contexts_.find(context);
+  if (known != contexts_.end()) return &*known;
+  if (contexts_.size() >= kMostContexts) forget_contexts();
+  return &*contexts_.insert(std::move(context)).first;
+}
+
+void LineParser::forget_contexts() {
+  shapes_.clear();
+  last_ = nullptr;
+  std::unordered_set<Context, ContextHash> kept;
+  if (stream_context_ != nullptr) stream_context_ = &*kept.insert(*stream_context_).first;
+  contexts_ = std::move(kept);
+  ++forgotten_;
 }
 
 LineParser::Kind LineParser::take_payload(bool point_to_point) {
@@ -569,7 +591,7 @@ LineParser::Kind LineParser::parse_any(std::string_view text) {
     if (!full) return bad("a dump_stats line without header and metadata");
     streaming_ = is_stream_format(context.version);
     if (!streaming_) return Kind::kOther;
-    stream_context_ = known_context(context);
+    stream_context_ = known_context(std::move(context));
     stream_timestamp_us_ = timestamp_us;
     return take_marker(collectives, sends, traces);
   }
@@ -608,7 +630,7 @@ LineParser::Kind LineParser::parse_any(std::string_view text) {
   out.timing_source = timing_source_;
   performance_ = out;
   if (!full) return take_payload(out.point_to_point);
-  performance_.context = known_context(context);
+  performance_.context = known_context(std::move(context));
   performance_.dump_timestamp_us = timestamp_us;
   return Kind::kPerformance;
 }

@@ -12,10 +12,12 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace ncclscope::cli::inspector_log {
 
@@ -38,7 +40,7 @@ struct Context {
 struct Performance {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-  const Context* context = nullptr;  // lives as long as the parser
+  const Context* context = nullptr;  // lives until the parser forgets it
   std::int64_t dump_timestamp_us = 0;
   bool point_to_point = false;
   // Texts point into the line or into the parser: they are valid until the next call of parse(),
@@ -75,6 +77,9 @@ class LineParser {
   [[nodiscard]] const Performance& performance() const { return performance_; }
   /// Why the last line was bad. The caller knows file and line.
   [[nodiscard]] const std::string& error() const { return error_; }
+  /// How often all contexts were forgotten, since there were too many of them (a process that makes
+  /// communicators without end): but for the last operation's, those given before are gone then.
+  [[nodiscard]] std::uint64_t forgotten() const { return forgotten_; }
   /// Operations that a v4.3 or v4.4 marker announced and that have not come (yet).
   [[nodiscard]] std::int64_t announced_left() const {
     return collectives_left_ + p2p_left_ + proxy_left_;
@@ -90,16 +95,23 @@ class LineParser {
   Kind take_marker(std::int64_t collectives, std::int64_t p2p, std::int64_t proxy);
   Kind bad(std::string reason);
   void learn(std::string_view line);
+  Shape* known_shape(std::string_view line);
   void follow(Shape& shape);
-  const Context* known_context(const Context& context);
+  const Context* known_context(Context&& context);
+  void forget_contexts();
+
+  struct ContextHash {
+    std::size_t operator()(const Context& context) const;
+  };
 
   Performance performance_;
   std::string operation_, algorithm_, protocol_,
       timing_source_;  // what performance_ points to after the general parser
   std::string error_;
-  std::deque<Context> contexts_;
-  std::deque<Shape> shapes_;
+  std::unordered_set<Context, ContextHash> contexts_;
+  std::unordered_map<std::string_view, std::unique_ptr<Shape>> shapes_;  // by Shape::before
   Shape* last_ = nullptr;
+  std::uint64_t forgotten_ = 0;
   // The stream of v4.3 and v4.4.
   bool streaming_ = false;
   const Context* stream_context_ = nullptr;

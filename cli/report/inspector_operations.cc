@@ -183,6 +183,11 @@ class InspectorStream : public OperationStream {
   }
 
   const ContextTexts& texts_of(const Context* context) {
+    if (parser_.forgotten() != forgotten_) {
+      forgotten_ = parser_.forgotten();
+      contexts_.clear();
+      last_context_ = nullptr;
+    }
     if (context == last_context_) return *last_texts_;
     auto [known, is_new] = contexts_.try_emplace(context);
     ContextTexts& texts = known->second;
@@ -277,6 +282,7 @@ class InspectorStream : public OperationStream {
   TextCache operations_{pool_, operation_name}, algorithms_{pool_, unchanged},
       protocols_{pool_, unchanged}, timings_{pool_, timing_name};
   std::unordered_map<const Context*, ContextTexts> contexts_;
+  std::uint64_t forgotten_ = 0;
   const Context* last_context_ = nullptr;
   const ContextTexts* last_texts_ = nullptr;
 };

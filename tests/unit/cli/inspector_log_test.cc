@@ -37,6 +37,7 @@ class KeepingParser {
   [[nodiscard]] const std::string& error() const { return parser_.error(); }
   [[nodiscard]] std::int64_t announced_left() const { return parser_.announced_left(); }
   [[nodiscard]] std::int64_t dropped_by_writer() const { return parser_.dropped_by_writer(); }
+  [[nodiscard]] std::uint64_t forgotten() const { return parser_.forgotten(); }
 
  private:
   std::deque<std::string> lines_;
@@ -140,6 +141,19 @@ TEST(LineParser, RecognisesCommunicatorsThatTakeTurns) {
       EXPECT_EQ(parser.performance().context->rank, step % 2);
     }
   }
+}
+
+TEST(LineParser, ForgetsCommunicatorsWhereAProcessMakesThemWithoutEnd) {
+  KeepingParser parser;
+  for (int i = 0; i < 20'000; ++i) {
+    ASSERT_EQ(parser.parse(header("v4.2", "tp" + std::to_string(i), i) + kPayload42),
+              Kind::kPerformance);
+    ASSERT_EQ(parser.performance().context->rank, i);
+    if (i % 100 != 0) continue;
+    ASSERT_EQ(parser.parse(header("v4.2", "world") + kPayload42), Kind::kPerformance);
+    ASSERT_EQ(parser.performance().context->comm_name, "world");
+  }
+  EXPECT_GT(parser.forgotten(), 0U);
 }
 
 TEST(LineParser, GivesTheSameTheFastWayAndTheGeneralWay) {
@@ -252,6 +266,18 @@ TEST(LineParser, ReadsTheStreamOfV43) {
   EXPECT_EQ(parser.announced_left(), 0);
   EXPECT_EQ(parser.parse("{" + kPayload42), Kind::kBad);
   EXPECT_THAT(parser.error(), HasSubstr("more coll_perf lines than"));
+}
+
+TEST(LineParser, KnowsWhoseAStreamIsWhenItForgets) {
+  KeepingParser parser;
+  ASSERT_EQ(parser.parse(marker("v4.3", 1, 0)), Kind::kOther);
+  for (int i = 0; i < 20'000; ++i)
+    ASSERT_EQ(parser.parse(header("v4.3", "tp" + std::to_string(i), i) + kPayload42),
+              Kind::kPerformance);
+  ASSERT_GT(parser.forgotten(), 0U);
+  ASSERT_EQ(parser.parse("{" + kPayload42), Kind::kPerformance) << parser.error();
+  EXPECT_EQ(parser.performance().context->comm_name, "");
+  EXPECT_EQ(parser.performance().context->rank, 3);
 }
 
 TEST(LineParser, SkipsProxyTracesOfV44AndMissesWhatWasAnnounced) {
