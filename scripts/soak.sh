@@ -5,7 +5,7 @@
 # images compiled from scratch, rules and alerts by a current Prometheus, all recordings three times. One JSON line per check.
 #   scripts/soak.sh [--seconds N] [--json FILE] [--only REGEX]
 #   --seconds N   time for each fuzzer (default 300)
-#   --only REGEX  only checks whose name matches (the fuzzers are called fuzzers)
+#   --only REGEX  only checks whose name matches (the fuzzers are called fuzzers); FILE keeps its lines of all others
 #   --json FILE   also writes the lines there (default docs/measurements/soak.json)
 # Needs clang-14 with libFuzzer (scripts/install-deps.sh). Findings stay in build/fuzz/findings. Ends with 1 on any.
 set -euo pipefail
@@ -27,17 +27,22 @@ done
 least_executions=10000000   # of all fuzzers together
 
 mkdir -p build "$(dirname "$json")"
-for preset in fuzz release; do
+wanted() { [[ -z "$only" || "$1" =~ $only ]]; }
+presets=(release)
+! wanted fuzzers || presets+=(fuzz)
+for preset in "${presets[@]}"; do
   cmake --preset "$preset" >"build/$preset.configure.log" 2>&1 || { cat "build/$preset.configure.log" >&2; exit 1; }
   cmake --build --preset "$preset" -j "$jobs" -- --quiet >&2
 done
 
 code=0
-printf '{"check":"machine","commit":"%s","machine":"%s x %s","kernel":"%s","date":"%s"}\n' \
-  "$(git rev-parse --short HEAD)" "$(nproc)" "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1)" "$(uname -r)" \
-  "$(date -u +%Y-%m-%dT%H:%M:%SZ)" | tee "$json.new"
-
-wanted() { [[ -z "$only" || "$1" =~ $only ]]; }
+commit=$(git rev-parse --short HEAD)
+: >"$json.new"
+if [ -z "$only" ]; then
+  printf '{"check":"machine","commit":"%s","machine":"%s x %s","kernel":"%s","date":"%s"}\n' \
+    "$commit" "$(nproc)" "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1)" "$(uname -r)" \
+    "$(date -u +%Y-%m-%dT%H:%M:%SZ)" | tee "$json.new"
+fi
 
 if wanted fuzzers; then
   heading "fuzzers, $seconds s each" >&2
@@ -57,8 +62,8 @@ soak_check() {
   shift 2
   heading "$name" >&2
   "$@" >"build/soak-$name.log" 2>&1 || { ok=false code=1; tail -n 30 "build/soak-$name.log" >&2; }
-  printf '{"check":"%s","count":%d,"seconds":%d,"date":"%s","ok":%s}\n' \
-    "$name" "$count" "$((SECONDS - begin))" "$(date -u +%Y-%m-%d)" "$ok" | tee -a "$json.new"
+  printf '{"check":"%s","commit":"%s","count":%d,"seconds":%d,"date":"%s","ok":%s}\n' \
+    "$name" "$commit" "$count" "$((SECONDS - begin))" "$(date -u +%Y-%m-%d)" "$ok" | tee -a "$json.new"
 }
 flood=10000000
 soak_check ring_after_flood "$flood" env NCCLSCOPE_TEST_FLOOD=$flood build/release/tests/plugin_survives_test \
@@ -92,5 +97,13 @@ for round in 1 2 3; do
   soak_check "recordings_round_$round" "$(find tests/data/nccl-traces -mindepth 1 -maxdepth 1 -type d | wc -l)" \
     build/release/cli/ncclscope verify-trace tests/data/nccl-traces/*/
 done
+if [ -n "$only" ] && [ -f "$json" ]; then
+  # A line takes the place of the older one of its check (of its fuzzer), or comes last.
+  awk 'function key(line) { match(line, /"check": ?"[^"]*"(, "name": "[^"]*")?/); return substr(line, RSTART, RLENGTH) }
+       NR == FNR { newest[key($0)] = $0; order[++count] = key($0); next }
+       { k = key($0); if (k in newest) { print newest[k]; delete newest[k] } else print }
+       END { for (i = 1; i <= count; i++) if (order[i] in newest) print newest[order[i]] }' "$json.new" "$json" >"$json.merged"
+  mv "$json.merged" "$json.new"
+fi
 mv "$json.new" "$json"
 exit "$code"
