@@ -66,8 +66,11 @@ std::string rows_text(const std::vector<TopRow>& rows, std::size_t max_rows,
     std::snprintf(busy, sizeof busy, "%.1f %%", row.busy_ratio * 100);
     std::string slowest = "-";
     if (row.slowest_rank >= 0)
-      slowest = "r" + std::to_string(row.slowest_rank) + " on " + printable(row.slowest_node) +
-                ", +" + format_duration(row.others_waited_seconds);
+      slowest =
+          "r" + std::to_string(row.slowest_rank) + " on " + printable(row.slowest_node) + ", +" +
+          format_duration(row.others_waited_seconds) +
+          (row.ranks_reporting < row.nranks ? " (of " + std::to_string(row.ranks_reporting) + ")"
+                                            : "");
     table.add({printable(row.job_id), communicator_label(row), std::move(ranks),
                printable(row.collective), row.size, format_rate(row.operations_per_second),
                row.busbw > 0 ? format_bandwidth(row.busbw) : "-",
@@ -256,7 +259,8 @@ void register_top(CLI::App& app) {
       "P50 P99  duration, of all operations of the job with that name and size\n"
       "BUSY     share of the time a rank spent in these operations\n"
       "SLOWEST  the rank that came last, and how long the others waited for it per operation, all "
-      "sizes\n"
+      "sizes;\n"
+      "         (of N): of the ranks on the nodes asked only, the last one may be elsewhere\n"
       "Exit status: 0 ended; 2 wrong arguments; 3 an agent was not reached.");
   command->callback([options] {
     if (const int status = Top(*options).run(); status != kSuccess) throw CLI::RuntimeError(status);

@@ -254,9 +254,14 @@ class Diagnosis {
     }
   }
 
-  void print(const std::vector<verdict::Finding>& found) const {
+  Report report_on(const std::vector<verdict::Finding>& found) const {
     Report report{*now_, found, {}, options_.rows, settings_.hang.silent_seconds};
     for (const verdict::WindowResult& window : judge_->results()) report.windows.push_back(&window);
+    return report;
+  }
+
+  void print(const std::vector<verdict::Finding>& found) const {
+    const Report report = report_on(found);
     if (options_.json) {
       nlohmann::ordered_json json = report_json(report);
       add_json(others_, json);
@@ -288,7 +293,7 @@ class Diagnosis {
   }
 
   int status(const std::vector<verdict::Finding>& found) const {
-    const int agents = status_of(outcome_of({*now_, found, {}, options_.rows}));
+    const int agents = status_of(outcome_of(report_on(found)));
     const int others = status_of(others_.outcome());
     if (agents == kNegative || others == kNegative) return kNegative;
     return std::max(agents, others);
@@ -472,7 +477,8 @@ void register_diagnose(CLI::App& app) {
       "QUEUE                between call and GPU start; ? = clocks could not be matched\n"
       "Exit status: 0 healthy; 1 something is wrong; 2 wrong arguments, or nobody who answered "
       "knows the job;\n"
-      "3 no agent answered; 4 nothing is wrong as far as can be seen, but answers are missing.");
+      "3 no agent answered; 4 nothing is wrong as far as can be seen, but answers are missing, or "
+      "nobody\ncan be compared.");
   command->callback([command, options] { run(*command, *options); });
 }
 

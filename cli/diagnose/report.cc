@@ -186,6 +186,10 @@ std::string network_text(const verdict::NetworkRates& rates) {
   return rates.bytes > 0 ? describe_seconds(network_rate(rates) * 1e9) + "/GB" : "-";
 }
 
+bool judges_anybody(const verdict::WindowResult& window) {
+  return std::find(window.judged.begin(), window.judged.end(), 1) != window.judged.end();
+}
+
 /// Who communicates least, which is who works longest.
 std::string rates_table(const Report& report) {
   using Align = Table::Align;
@@ -227,7 +231,7 @@ std::string rates_table(const Report& report) {
   std::string out = "GPUs over the last " + describe_seconds(last.seconds) +
                     ", in ms per second:\n" + table.render() +
                     and_more(gpus.size(), report.max_rows);
-  if (std::count(last.judged.begin(), last.judged.end(), 1) == 0)
+  if (!judges_anybody(last))
     out +=
         "Nobody can be compared: in no AllReduce, AllGather, ReduceScatter or AlltoAll did all "
         "ranks "
@@ -268,7 +272,9 @@ std::string verdict_text(const Report& report) {
   const std::string job = job_text(report);
   if (report.findings.empty()) {
     if (outcome_of(report) == Outcome::kPartial)
-      return job + ": nothing is wrong as far as can be seen, but answers are missing\n";
+      return job + ": nothing is wrong as far as can be seen, but " +
+             (report.now.missing.empty() ? "who is late cannot be told\n"
+                                         : "answers are missing\n");
     return job + ": healthy\n";
   }
   std::string out;
@@ -408,6 +414,15 @@ Json rates_json(const Report& report, std::uint32_t g) {
   return out;
 }
 
+/// Rates were looked at, and say nothing of any GPU; and it is not that the job waits for a rank.
+bool nobody_is_judged(const Report& report) {
+  return !report.windows.empty() && report.now.job.gpus.size() > 1 &&
+         std::none_of(report.windows.begin(), report.windows.end(),
+                      [](const verdict::WindowResult* w) { return judges_anybody(*w); }) &&
+         std::none_of(report.findings.begin(), report.findings.end(),
+                      [](const Finding& f) { return f.kind == Kind::kWaiting; });
+}
+
 }  // namespace
 
 const char* name(Outcome outcome) {
@@ -430,7 +445,8 @@ Outcome outcome_of(const Report& report) {
       std::any_of(report.findings.begin(), report.findings.end(), [](const Finding& f) {
         return f.kind == Kind::kWaiting && f.hang_class == verdict::HangClass::kUnknown;
       });
-  return report.now.missing.empty() && !unknown ? Outcome::kHealthy : Outcome::kPartial;
+  return report.now.missing.empty() && !unknown && !nobody_is_judged(report) ? Outcome::kHealthy
+                                                                             : Outcome::kPartial;
 }
 
 std::string report_text(const Report& report) {

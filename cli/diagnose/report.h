@@ -26,7 +26,7 @@ struct Report {
 enum class Outcome : std::uint8_t {
   kHealthy,
   kFinding,
-  kPartial,  // nothing is wrong as far as can be seen, and answers are missing
+  kPartial,  // nothing is wrong as far as can be seen; answers are missing, or no GPU can be judged
 };
 [[nodiscard]] Outcome outcome_of(const Report& report);
 [[nodiscard]] const char* name(Outcome outcome);

@@ -349,21 +349,25 @@ def remote(build, folder):
         with job, monitoring.prometheus(folder, [{"job_name": "ncclscope", "static_configs": targets}]) as prometheus:
             Watched(build, agents).wait_until_running()
 
+            # In so short a window nobody may be comparable.
+            seen = (HEALTHY, PARTIAL)
+
             def diagnose(*arguments, status):
+                wanted = status if isinstance(status, tuple) else (status,)
                 result = subprocess.run(
                     [build.command_line, "diagnose", "--job", JOB, "--window", "1s", "--late-share", "1", *arguments],
                     capture_output=True, text=True, timeout=60, check=False,
                     env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"})
-                require(result.returncode == status, f"{arguments}: ended with {result.returncode}: {result.stdout}{result.stderr}")
+                require(result.returncode in wanted, f"{arguments}: ended with {result.returncode}: {result.stdout}{result.stderr}")
                 return result.stdout + result.stderr
             trusted = trusting(folder)
             all_of_them = "2 of 2 agents answered, 2 know the job: 4 GPUs, 1 communicator"
-            text = diagnose("--nodes", f"127.0.0.1:{port},127.0.0.2:{port}", *trusted, status=HEALTHY)
+            text = diagnose("--nodes", f"127.0.0.1:{port},127.0.0.2:{port}", *trusted, status=seen)
             require(all_of_them in text, text)
-            text = diagnose("--slurm", "--port", str(port), *trusted, status=HEALTHY)
+            text = diagnose("--slurm", "--port", str(port), *trusted, status=seen)
             require(all_of_them in text, text)
             wait_until("both agents scraped", lambda: len(prometheus.query("ncclscope_job_info")) == 2)
-            text = diagnose("--prometheus", prometheus.url + "/", "--port", str(port), *trusted, status=HEALTHY)
+            text = diagnose("--prometheus", prometheus.url + "/", "--port", str(port), *trusted, status=seen)
             require(all_of_them in text, text)
             text = diagnose("--nodes", f"127.0.0.1:{port}", status=USAGE)
             require("--ca" in text, text)

@@ -260,6 +260,30 @@ TEST(Report, IsHealthyOrPartial) {
               HasSubstr("Missing answers:\n  agent at node1: no answer within 5 s\n  rank 1 of "));
 }
 
+TEST(Report, IsNotHealthyWhereNobodyCouldBeJudged) {
+  Reported reported = report_on({answer_of(0), answer_of(1)});
+  verdict::WindowResult blind;
+  blind.judged = blind.late = {0, 0};
+  blind.lag = blind.communication = blind.wait = blind.caused = blind.queue = {0, 0};
+  blind.send.resize(2);
+  blind.receive.resize(2);
+  Report report = reported.report();
+  report.windows = {&blind};
+  EXPECT_EQ(outcome_of(report), Outcome::kPartial);
+  EXPECT_THAT(report_text(report), StartsWith("Job 4711: nothing is wrong as far as can be seen, "
+                                              "but who is late cannot be told\n"));
+
+  verdict::WindowResult seen = blind;
+  seen.judged = {1, 1};
+  report.windows = {&seen, &blind};
+  EXPECT_EQ(outcome_of(report), Outcome::kHealthy);
+
+  // Who waits for a rank communicates with nobody, and why is told.
+  report.windows = {&blind};
+  reported.findings.emplace_back().kind = verdict::Kind::kWaiting;
+  EXPECT_EQ(outcome_of(report), Outcome::kHealthy);
+}
+
 TEST(Report, NeverPrintsWhatCouldSteerATerminal) {
   Answer answer = answer_of(0, 1);
   answer.response.set_node("node\x1b[2J");
