@@ -84,6 +84,9 @@ heading "a job of 2 x 4 ranks for $duration: TP2 x PP2 x DP2"
 "$cli" simulate --nodes 2 --gpus 4 --layout megatron:tp=2,pp=2,dp=2 --duration "$duration" --job-id 4711 \
   --job-name try "${faults[@]}" "${sockets[@]}" &
 job=$!
+echo "while it runs, from another terminal:"
+echo "  $cli diagnose --job 4711 ${apis[*]}"
+echo "  $cli top ${apis[*]}"
 sleep 5
 echo "ncclscope top:"
 "$cli" top "${apis[@]}" --once || true
