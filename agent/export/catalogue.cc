@@ -148,9 +148,9 @@ constexpr std::array<MetricDefinition, kMetricCount> kCatalogue = {{
      "Bus bytes of exactly the sends and receives in ncclscope_rank_p2p_seconds_total.", "0.1"},
     {M::kRankQueueSeconds, G::kRank, "ncclscope_rank_queue_seconds_total", kCounter, "seconds",
      job_labels("comm", "rank", "gpu"),
-     "Time between enqueue and GPU start, summed over operations: near 0 when the host is late, "
-     "large when the GPU "
-     "was still computing.",
+     "Time between enqueue and GPU start, summed over operations: shorter than other ranks' when "
+     "the "
+     "host is late, longer when the GPU was still computing.",
      "0.1"},
     {M::kRankQueueOperations, G::kRank, "ncclscope_rank_queue_operations_total", kCounter, "",
      job_labels("comm", "rank", "gpu"),
