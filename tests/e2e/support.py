@@ -98,8 +98,9 @@ def answering(answer):
             self.send_response(status)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
+            with contextlib.suppress(ConnectionError):  # who asked may have ended, or not want to wait
+                self.end_headers()
+                self.wfile.write(text.encode())
         do_GET = do_POST = reply  # noqa: N815 (the library's names)
 
         def log_message(self, *_):
