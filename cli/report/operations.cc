@@ -261,6 +261,7 @@ class ParallelWriter {
       if (!stream->fill(batch)) stream = source_.next();
       if (part != nullptr) options_.tally->add(*part, batch, first);
     }
+    if (part != nullptr) options_.tally->finish(*part);
     write(output, batch);
     lost_ |= batch.lost();
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/output.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -8,33 +9,20 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <queue>
+#include <stdexcept>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-#include "cli/report/schema.h"
-#include "cli/report/statistics.h"
+#include "cli/report/duckdb.h"
 #include "cli/text.h"
 
 namespace ncclscope::cli::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::vector<std::string> table_names() {
-  std::vector<std::string> names{"communicators"};
-  for (const Grouping& grouping : groupings()) names.emplace_back(grouping.table);
-  return names;
-}
-
-/// Tables were made in the order of their keys, and DuckDB may return them in another.
-std::string in_order(const std::string& table) {
-  for (const Grouping& grouping : groupings()) {
-    if (table != grouping.table) continue;
-    std::string keys;
-    for (const char* key : grouping.keys) keys += (keys.empty() ? "" : ", ") + std::string(key);
-    return "SELECT * FROM " + table + " ORDER BY " + keys;
-  }
-  return "SELECT * FROM " + table + " ORDER BY job, communicator";
-}
 
 std::string json_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -47,48 +35,229 @@ void append_number(std::string& text, T value) {
   text.append(digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr);
 }
 
-/// As JSON. There are tens of thousands of numbers, and few texts.
-void append_value(std::string& text, const Rows& rows, std::size_t column, std::size_t row) {
-  if (rows.is_null(column, row)) {
-    text += "null";
-    return;
+/// "seconds_mean", ...
+const char* made_name(std::size_t measure, std::size_t statistic) {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names;
+    for (const std::string of : kMeasures) {
+      for (const char* name : kStatistics) names.push_back(of + "_" + name);
+    }
+    return names;
+  }();
+  return kNames[measure * kStatistics.size() + statistic].c_str();
+}
+
+/// The columns of a table, one after the other: each is given to sink.text(name, text),
+/// sink.integer(name, value, known) or sink.number(name, value); an empty text and NaN are NULL.
+template <typename Sink>
+class Columns {
+ public:
+  Columns(const OrderedTexts& texts, Sink& sink) : texts_(texts), sink_(sink) {}
+
+  void give(const StatisticsRow& row, const Grouping& grouping) {
+    text("job", row.group.job);
+    for (const ColumnId column : grouping.keys) give(row.group, column);
+    for (const ColumnId column : grouping.describe) give(row.group, column);
+    sink_.integer("operations", row.group.operations, true);
+    sink_.integer("timed", row.group.measured[0], true);
+    sink_.integer("total_bytes", row.total_bytes(), row.group.has(ColumnId::kBytes));
+    times(row.group.first_ns, row.group.last_ns, row.group.has(ColumnId::kTimeNs));
+    sink_.number("total_seconds", row.total_seconds());
+    for (std::size_t i = 0; i < row.measures.size(); ++i) {
+      for (std::size_t k = 0; k < kStatistics.size(); ++k)
+        sink_.number(made_name(i, k), row.measures[i][k]);
+    }
   }
-  switch (rows.type(column)) {
-    case duckdb_api::kVarchar:
-      text += json_text(std::string(rows.text(column, row)));
+
+  void give(const CommunicatorRow& row) {
+    text("job", row.job);
+    text("communicator", row.communicator);
+    text("communicator_name", row.name);
+    text("dimension", row.dimension);
+    sink_.integer("ranks", row.ranks, row.ranks > 0);
+    sink_.integer("nodes", row.nodes, row.nodes > 0);
+    text("communication_class", row.communication_class);
+    sink_.integer("ranks_seen", row.ranks_seen, true);
+    sink_.integer("nodes_seen", row.nodes_seen, true);
+    sink_.integer("operations", row.operations, true);
+    sink_.integer("total_bytes", row.total_bytes, row.total_bytes >= 0);
+    sink_.number("total_seconds", row.total_seconds);
+    times(row.first_ns, row.last_ns, row.has_times);
+    sink_.text("paths_seen", row.paths.text());
+    sink_.integer("network_ranks", row.network_ranks, row.network_ranks > 0);
+    sink_.integer("network_bytes", row.network_bytes, row.network_ranks > 0);
+    sink_.text("remark", remark_name(row.remark));
+  }
+
+ private:
+  void text(const char* name, TextRank rank) { sink_.text(name, texts_.text(rank)); }
+
+  void give(const StatisticsGroup& group, ColumnId column) {
+    if (kColumns[static_cast<std::size_t>(column)].type == ColumnType::kText)
+      text(column_name(column), group.text(column));
+    else
+      sink_.integer(column_name(column), group.integer(column), group.has(column));
+  }
+
+  void times(std::int64_t first_ns, std::int64_t last_ns, bool known) {
+    sink_.integer("first_ns", first_ns, known);
+    sink_.integer("last_ns", last_ns, known);
+  }
+
+  const OrderedTexts& texts_;
+  Sink& sink_;
+};
+
+/// Members of an object.
+class JsonSink {
+ public:
+  void text(const char* name, std::string_view value) {
+    key(name);
+    row_ += value.empty() ? "null" : json_text(std::string(value));
+  }
+  void integer(const char* name, std::int64_t value, bool known) {
+    key(name);
+    if (known)
+      append_number(row_, value);
+    else
+      row_ += "null";
+  }
+  void number(const char* name, double value) {
+    key(name);
+    if (std::isfinite(value))
+      append_number(row_, value);
+    else
+      row_ += "null";
+  }
+
+  /// All since the last time.
+  std::string take() { return std::exchange(row_, {}); }
+
+ private:
+  void key(const char* name) {
+    row_ += row_.empty() ? "\"" : ",\"";
+    row_.append(name).append("\":");
+  }
+
+  std::string row_;
+};
+
+/// Cells of a row, or their names.
+class CsvSink {
+ public:
+  explicit CsvSink(bool names) : names_(names) {}
+
+  void text(const char* name, std::string_view value) {
+    separate();
+    quote(names_ ? name : value);
+  }
+  void integer(const char* name, std::int64_t value, bool known) {
+    separate();
+    if (names_)
+      row_ += name;
+    else if (known)
+      append_number(row_, value);
+  }
+  void number(const char* name, double value) {
+    separate();
+    if (names_)
+      row_ += name;
+    else if (std::isfinite(value))
+      append_number(row_, value);
+  }
+
+  /// All since the last time.
+  std::string take() {
+    first_ = true;
+    return std::exchange(row_, {});
+  }
+
+ private:
+  void separate() {
+    if (!std::exchange(first_, false)) row_ += ',';
+  }
+
+  void quote(std::string_view value) {
+    if (value.find_first_of(",\"\r\n") == std::string_view::npos) {
+      row_ += value;
       return;
-    case duckdb_api::kDouble:
-      if (const double value = rows.number(column, row); std::isfinite(value))
-        append_number(text, value);
-      else
-        text += "null";
-      return;
-    default:
-      append_number(text, rows.integer(column, row));
+    }
+    row_ += '"';
+    for (const char character : value) row_.append(character == '"' ? 2 : 1, character);
+    row_ += '"';
+  }
+
+  bool names_, first_ = true;
+  std::string row_;
+};
+
+/// Calls visit(name of the table, its rows, give), where give(columns, row) gives a row.
+template <typename Visit>
+void for_each_table(const Statistics& statistics, Visit&& visit) {
+  visit("communicators", statistics.communicators,
+        [](auto& columns, const CommunicatorRow& row) { columns.give(row); });
+  for (const StatisticsTable& table : statistics.tables) {
+    visit(table.grouping->table, table.rows,
+          [&](auto& columns, const StatisticsRow& row) { columns.give(row, *table.grouping); });
   }
 }
 
-void write_rows(Connection& connection, const std::string& table, std::ofstream& file) {
-  file << ",\n\"" << table << "\": [";
-  Rows rows = connection.query(in_order(table));
-  std::vector<std::string> keys;
-  for (std::size_t column = 0; column < rows.columns(); ++column)
-    keys.push_back((column == 0 ? "" : ",") + json_text(rows.column_name(column)) + ":");
-  const char* separator = "\n{";
-  std::string object;
-  while (rows.next_chunk()) {
-    for (std::size_t row = 0; row < rows.size(); ++row) {
-      object = separator;
-      for (std::size_t column = 0; column < keys.size(); ++column) {
-        object += keys[column];
-        append_value(object, rows, column, row);
-      }
-      file << object << '}';
-      separator = ",\n{";
-    }
-  }
-  file << "\n]";
+double time_of(const CommunicatorRow& row) {
+  return row.total_seconds;
 }
+double time_of(const StatisticsRow& row) {
+  return row.total_seconds();
+}
+
+/// The places of the rows with most time, ascending.
+template <typename Row>
+std::vector<std::uint64_t> places_of_most(const Spool<Row>& rows, std::uint64_t limit) {
+  std::priority_queue<std::pair<double, std::uint64_t>>
+      least;  // negative times: the least is on top
+  std::uint64_t place = 0;
+  rows.for_each([&](const Row& row) {
+    const double seconds = time_of(row);
+    least.emplace(std::isnan(seconds) ? 0 : -seconds, place++);
+    if (least.size() > limit) least.pop();
+  });
+  std::vector<std::uint64_t> places;
+  for (; !least.empty(); least.pop()) places.push_back(least.top().second);
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
+template <typename Row, typename Visit>
+void for_each_of_most(const Spool<Row>& rows, std::uint64_t limit, Visit&& visit) {
+  if (rows.size() <= limit) return rows.for_each(visit);
+  const std::vector<std::uint64_t> places = places_of_most(rows, limit);
+  auto next = places.begin();
+  std::uint64_t place = 0;
+  rows.for_each([&](const Row& row) {
+    if (next == places.end() || *next != place++) return;
+    ++next;
+    visit(row);
+  });
+}
+
+/// A file that is there once it is complete.
+class OutputFile {
+ public:
+  explicit OutputFile(std::string path)
+      : path_(std::move(path)), file_(unfinished(), std::ios::binary | std::ios::trunc) {}
+
+  std::ofstream& stream() { return file_; }
+  void finish() {
+    file_.close();
+    if (!file_) throw std::runtime_error(unfinished() + ": cannot be written; is the disk full?");
+    std::filesystem::rename(unfinished(), path_);
+  }
+
+ private:
+  [[nodiscard]] std::string unfinished() const { return path_ + ".new"; }
+
+  std::string path_;
+  std::ofstream file_;
+};
 
 Json inputs_json(const Inputs& inputs, const ReadAccount& account) {
   const ReadCounts counts = account.counts();
@@ -122,14 +291,34 @@ std::string duration(double seconds) {
 
 using Align = Table::Align;
 
-std::int64_t rows_of(Connection& connection, const std::string& table) {
-  Rows rows = connection.query("SELECT count(*) FROM " + table);
-  return rows.next_chunk() ? rows.integer(0, 0) : 0;
+/// The rows before all others, `limit` at most, in order; and how many there are.
+template <typename Row, typename Before>
+std::vector<Row> first_rows(const Spool<Row>& rows, std::size_t limit, Before before) {
+  std::vector<Row> first;  // a heap: the last of them in front
+  rows.for_each([&](const Row& row) {
+    if (first.size() == limit) {
+      if (limit == 0 || !before(row, first.front())) return;
+      std::pop_heap(first.begin(), first.end(), before);
+      first.pop_back();
+    }
+    first.push_back(row);
+    std::push_heap(first.begin(), first.end(), before);
+  });
+  std::sort_heap(first.begin(), first.end(), before);
+  return first;
 }
 
-std::string communicators_text(Connection& connection, std::size_t limit) {
+/// Most first, NaN last.
+int compare_times(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return (std::isnan(a) ? 1 : 0) - (std::isnan(b) ? 1 : 0);
+  return a > b ? -1 : a < b ? 1 : 0;
+}
+
+std::string communicators_text(const Statistics& statistics, std::size_t limit) {
   // Lines of v4.0 tell of no paths: no column of dashes for them.
-  const bool paths = rows_of(connection, "communicators WHERE paths_seen IS NOT NULL") > 0;
+  bool paths = false;
+  statistics.communicators.for_each(
+      [&](const CommunicatorRow& row) { paths = paths || !row.paths.text().empty(); });
   std::vector<Table::Column> columns{{"COMMUNICATOR"},
                                      {"NAME"},
                                      {"JOB"},
@@ -143,34 +332,51 @@ std::string communicators_text(Connection& connection, std::size_t limit) {
   constexpr std::ptrdiff_t kPathsAt = 4;
   if (paths) columns.insert(columns.begin() + kPathsAt, {"PATHS"});
   Table table(std::move(columns));
-  Rows rows = connection.query(
-      "SELECT communicator, communicator_name, job, communication_class, ranks, ranks_seen, nodes, "
-      "operations, total_bytes, "
-      "total_seconds, paths_seen FROM communicators ORDER BY total_seconds DESC NULLS LAST, "
-      "communicator LIMIT " +
-      std::to_string(limit));
-  while (rows.next_chunk()) {
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      std::vector<std::string> cells{or_dash(rows.text(0, r)),
-                                     or_dash(rows.text(1, r)),
-                                     or_dash(rows.text(2, r)),
-                                     or_dash(rows.text(3, r)),
-                                     rows.is_null(4, r) ? "-" : std::to_string(rows.integer(4, r)),
-                                     std::to_string(rows.integer(5, r)),
-                                     rows.is_null(6, r) ? "-" : std::to_string(rows.integer(6, r)),
-                                     std::to_string(rows.integer(7, r)),
-                                     format_bytes(static_cast<std::uint64_t>(rows.integer(8, r))),
-                                     duration(rows.number(9, r))};
-      if (paths) cells.insert(cells.begin() + kPathsAt, or_dash(rows.text(10, r)));
-      table.add(std::move(cells));
-    }
+  const auto before = [](const CommunicatorRow& a, const CommunicatorRow& b) {
+    const int time = compare_times(a.total_seconds, b.total_seconds);
+    return time != 0 ? time < 0
+                     : std::pair(a.communicator, a.job) < std::pair(b.communicator, b.job);
+  };
+  const auto text = [&](TextRank rank) { return or_dash(statistics.texts.text(rank)); };
+  for (const CommunicatorRow& row : first_rows(statistics.communicators, limit, before)) {
+    std::vector<std::string> cells{
+        text(row.communicator),
+        text(row.name),
+        text(row.job),
+        text(row.communication_class),
+        row.ranks == 0 ? "-" : std::to_string(row.ranks),
+        std::to_string(row.ranks_seen),
+        row.nodes == 0 ? "-" : std::to_string(row.nodes),
+        std::to_string(row.operations),
+        format_bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(row.total_bytes, 0))),
+        duration(row.total_seconds)};
+    if (paths) cells.insert(cells.begin() + kPathsAt, or_dash(row.paths.text()));
+    table.add(std::move(cells));
   }
   return table.render();
 }
 
-std::string statistics_text(Connection& connection, const std::string& from,
-                            const std::string& first_title, const std::string& first_column,
-                            std::size_t limit) {
+/// What stands first in a row of a table of statistics.
+TextRank title_of(const StatisticsRow& row, ColumnId column) {
+  const TextRank title = row.group.text(column);
+  // A communicator's name, else its number.
+  return column == ColumnId::kCommunicatorName && title == TextRank::kNull
+             ? row.group.text(ColumnId::kCommunicator)
+             : title;
+}
+
+/// "RING_SIMPLE"
+std::string algorithm_text(const StatisticsRow& row, const OrderedTexts& texts) {
+  std::string text;
+  for (const ColumnId column : {ColumnId::kAlgorithm, ColumnId::kProtocol}) {
+    const std::string& part = texts.text(row.group.text(column));
+    text += (text.empty() || part.empty() ? "" : "_") + part;
+  }
+  return text;
+}
+
+std::string statistics_text(const StatisticsTable& from, const OrderedTexts& texts,
+                            const char* first_title, ColumnId first_column, std::size_t limit) {
   Table table({{first_title},
                {"COLLECTIVE"},
                {"SIZE", Align::kRight},
@@ -183,61 +389,89 @@ std::string statistics_text(Connection& connection, const std::string& from,
                {"P5", Align::kRight},
                {"P95", Align::kRight},
                {"STDDEV", Align::kRight}});
-  Rows rows = connection.query(
-      "SELECT " + first_column +
-      ", collective, bytes, concat_ws('_', algorithm, protocol), operations, seconds_median, "
-      "seconds_p99, busbw_mean, busbw_median, busbw_p5, busbw_p95, busbw_stddev FROM " +
-      from + " ORDER BY total_seconds DESC NULLS LAST, 1, 2, 3, 4 LIMIT " + std::to_string(limit));
-  while (rows.next_chunk()) {
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      table.add(
-          {or_dash(rows.text(0, r)), or_dash(rows.text(1, r)),
-           rows.is_null(2, r) ? "-" : format_bytes(static_cast<std::uint64_t>(rows.integer(2, r))),
-           or_dash(rows.text(3, r)), std::to_string(rows.integer(4, r)),
-           duration(rows.number(5, r)), duration(rows.number(6, r)), bandwidth(rows.number(7, r)),
-           bandwidth(rows.number(8, r)), bandwidth(rows.number(9, r)),
-           bandwidth(rows.number(10, r)), bandwidth(rows.number(11, r))});
-    }
+  const auto keys = [&](const StatisticsRow& row) {
+    return std::tuple(title_of(row, first_column), row.group.text(ColumnId::kCollective),
+                      !row.group.has(ColumnId::kBytes), row.group.bytes,
+                      row.group.text(ColumnId::kAlgorithm), row.group.text(ColumnId::kProtocol));
+  };
+  const auto before = [&](const StatisticsRow& a, const StatisticsRow& b) {
+    const int time = compare_times(a.total_seconds(), b.total_seconds());
+    return time != 0 ? time < 0 : keys(a) < keys(b);
+  };
+  for (const StatisticsRow& row : first_rows(from.rows, limit, before)) {
+    const auto of = [&](std::size_t measure, Statistic statistic) {
+      return row.measures[measure][static_cast<std::size_t>(statistic)];
+    };
+    constexpr std::size_t kSeconds = 0, kBusbw = 2;
+    table.add({or_dash(texts.text(title_of(row, first_column))),
+               or_dash(texts.text(row.group.text(ColumnId::kCollective))),
+               row.group.has(ColumnId::kBytes)
+                   ? format_bytes(static_cast<std::uint64_t>(row.group.bytes))
+                   : "-",
+               or_dash(algorithm_text(row, texts)), std::to_string(row.group.operations),
+               duration(of(kSeconds, Statistic::kMedian)), duration(of(kSeconds, Statistic::kP99)),
+               bandwidth(of(kBusbw, Statistic::kMean)), bandwidth(of(kBusbw, Statistic::kMedian)),
+               bandwidth(of(kBusbw, Statistic::kP5)), bandwidth(of(kBusbw, Statistic::kP95)),
+               bandwidth(of(kBusbw, Statistic::kStddev))});
   }
   return table.render();
 }
 
-std::string heading(Connection& connection, const std::string& title, const std::string& table,
-                    std::size_t limit, const std::string& file) {
-  const std::int64_t rows = rows_of(connection, table);
+std::string heading(const std::string& title, std::uint64_t rows, std::size_t limit,
+                    const std::string& table) {
   std::string text = "\n" + title;
-  if (static_cast<std::size_t>(rows) > limit)
+  if (rows > limit)
     text += " (the " + std::to_string(limit) + " with most time of " + std::to_string(rows) +
-            "; all in " + file + ")";
+            "; all in " + table + ".csv)";
   return text + "\n";
 }
 
 }  // namespace
 
-void write_csv(Connection& connection, const std::string& output) {
-  for (const std::string& table : table_names()) {
-    connection.run("COPY (" + in_order(table) + ") TO " +
-                   sql_literal(output + "/" + table + ".csv") + " (FORMAT csv, HEADER)");
-  }
+void write_csv(const Statistics& statistics, const std::string& output) {
+  for_each_table(statistics, [&](const char* table, const auto& rows, const auto& give) {
+    OutputFile file(output + "/" + table + ".csv");
+    CsvSink names(true), cells(false);
+    Columns name_columns(statistics.texts, names), columns(statistics.texts, cells);
+    give(name_columns, {});
+    file.stream() << names.take() << '\n';
+    rows.for_each([&](const auto& row) {
+      give(columns, row);
+      file.stream() << cells.take() << '\n';
+    });
+    file.finish();
+  });
 }
 
-void write_json(Connection& connection, const std::string& output, const Inputs& inputs,
-                const ReadAccount& account) {
-  const std::string path = output + "/report.json";
-  const std::string unfinished = path + ".new";
-  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-  file << "{\n\"report\": 1,\n\"version\": " << json_text(NCCLSCOPE_VERSION)
-       << ",\n\"duckdb\": " << json_text(duckdb_version())
-       << ",\n\"inputs\": " << json_text(inputs_json(inputs, account));
-  for (const std::string& table : table_names()) write_rows(connection, table, file);
-  file << "\n}\n";
-  file.close();
-  if (!file) throw DuckdbError(unfinished + ": cannot be written; is the disk full?");
-  std::filesystem::rename(unfinished, path);
+void write_json(const Statistics& statistics, const std::string& output, const Inputs& inputs,
+                const ReadAccount& account, std::uint64_t most_rows) {
+  Json left_out = Json::object();
+  for_each_table(statistics, [&](const char* table, const auto& rows, const auto&) {
+    if (rows.size() > most_rows) left_out[table] = rows.size() - most_rows;
+  });
+  OutputFile file(output + "/report.json");
+  file.stream() << "{\n\"report\": 1,\n\"version\": " << json_text(NCCLSCOPE_VERSION)
+                << ",\n\"duckdb\": " << json_text(duckdb_version())
+                << ",\n\"inputs\": " << json_text(inputs_json(inputs, account))
+                << ",\n\"left_out_rows\": " << json_text(left_out);
+  for_each_table(statistics, [&](const char* table, const auto& rows, const auto& give) {
+    file.stream() << ",\n\"" << table << "\": [";
+    const char* separator = "\n{";
+    JsonSink members;
+    Columns columns(statistics.texts, members);
+    for_each_of_most(rows, most_rows, [&](const auto& row) {
+      give(columns, row);
+      file.stream() << separator << members.take() << '}';
+      separator = ",\n{";
+    });
+    file.stream() << "\n]";
+  });
+  file.stream() << "\n}\n";
+  file.finish();
 }
 
-std::string summary_text(Connection& connection, const Inputs& inputs, const ReadAccount& account,
-                         std::size_t rows) {
+std::string summary_text(const Statistics& statistics, const Inputs& inputs,
+                         const ReadAccount& account, std::size_t rows) {
   const ReadCounts counts = account.counts();
   std::string text =
       count_text(counts.operations) + " operations from " + count_text(counts.files) + " files";
@@ -249,14 +483,16 @@ std::string summary_text(Connection& connection, const Inputs& inputs, const Rea
     text += ", " + count_text(counts.lost_by_writer) + " operations lost by their writer";
   if (!inputs.left_out.empty())
     text += ", " + std::to_string(inputs.left_out.size()) + " other files left out";
-  text += "\n" + heading(connection, "Communicators", "communicators", rows, "communicators.csv") +
-          communicators_text(connection, rows);
-  text += heading(connection, "By class of communicator", "statistics_by_class", rows,
-                  "statistics_by_class.csv") +
-          statistics_text(connection, "statistics_by_class", "CLASS", "communication_class", rows);
-  text += heading(connection, "By communicator", "statistics", rows, "statistics.csv") +
-          statistics_text(connection, "statistics", "COMMUNICATOR",
-                          "coalesce(communicator_name, communicator)", rows);
+  text += "\n" + heading("Communicators", statistics.communicators.size(), rows, "communicators") +
+          communicators_text(statistics, rows);
+  const auto add = [&](const char* title, TableId table, const char* first_title,
+                       ColumnId first_column) {
+    const StatisticsTable& from = statistics.table(table);
+    text += heading(title, from.rows.size(), rows, from.grouping->table) +
+            statistics_text(from, statistics.texts, first_title, first_column, rows);
+  };
+  add("By class of communicator", TableId::kByClass, "CLASS", ColumnId::kCommunicationClass);
+  add("By communicator", TableId::kByCommunicator, "COMMUNICATOR", ColumnId::kCommunicatorName);
   return text;
 }
 

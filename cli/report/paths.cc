@@ -2,30 +2,33 @@
 #include "cli/report/paths.h"
 
 #include <array>
+#include <cmath>
 
-#include "cli/report/quantiles.h"
-#include "cli/report/schema.h"
+#include "cli/report/statistics.h"
 #include "cli/text.h"
 
 namespace ncclscope::cli::report {
 namespace {
 
-struct Remark {
-  const char* kind;
+struct RemarkText {
+  Remark remark;
+  const char* name;
   const char* text;  // of one communicator; then of several
   const char* texts;
   const char* detail;
 };
-constexpr std::array<Remark, 3> kRemarks{{
-    {"nodes_as_one", "is on several nodes that NCCL takes for one",
+constexpr std::array<RemarkText, 3> kRemarks{{
+    {Remark::kNodesAsOne, "nodes_as_one", "is on several nodes that NCCL takes for one",
      "are on several nodes that NCCL takes for one",
      "As it does where an NVLink domain spans nodes. Class nvlink-only then means this domain, and "
      "nodes counts domains."},
-    {"node_as_several", "has ranks on one node that NCCL takes for several nodes",
+    {Remark::kNodeAsSeveral, "node_as_several",
+     "has ranks on one node that NCCL takes for several nodes",
      "have ranks on one node that NCCL takes for several nodes",
      "Containers with host names of their own do that, and the ranks then talk over the network "
      "instead of NVLink or shared memory: give them the node's host name or one NCCL_HOSTID."},
-    {"network_within_node", "is within one node by NCCL's count and uses the network",
+    {Remark::kNetworkWithinNode, "network_within_node",
+     "is within one node by NCCL's count and uses the network",
      "are within one node by NCCL's count and use the network",
      "Its ranks reach each other neither directly nor through shared memory (NCCL_P2P_DISABLE, "
      "NCCL_SHM_DISABLE, no common /dev/shm), or NCCL holds the NICs for faster."},
@@ -42,11 +45,6 @@ constexpr std::array<Needs, 4> kNeeds{{
     {"COLLNET_DIRECT", false, true, true},
     {"COLLNET_CHAIN", false, true, true},
 }};
-
-std::string name_of(const Rows& rows, std::size_t r) {
-  const std::string name = printable(rows.text(1, r));
-  return name.empty() ? printable(rows.text(0, r)) : name;
-}
 
 }  // namespace
 
@@ -67,20 +65,22 @@ void PathsSeen::clear() {
   seen_.clear();
 }
 
-PathsSeen::Seen PathsSeen::seen() const {
+SeenOfCommunicator PathsSeen::of(const Key& key) const {
   const std::lock_guard lock(mutex_);
-  return seen_;
+  const auto known = seen_.find(key);
+  return known == seen_.end() ? SeenOfCommunicator() : known->second;
 }
 
-std::string paths_text(const std::set<std::string>& algorithms, bool network) {
-  bool nvlink_sharp = false;
-  bool network_sharp = false;
+void PathsTaken::add_algorithm(std::string_view algorithm) {
   for (const Needs& needs : kNeeds) {
-    if (!algorithms.contains(needs.algorithm)) continue;
+    if (algorithm != needs.algorithm) continue;
     nvlink_sharp = nvlink_sharp || needs.nvlink_sharp;
     network_sharp = network_sharp || needs.network_sharp;
     network = network || needs.network;
   }
+}
+
+std::string PathsTaken::text() const {
   std::string text;
   const auto add = [&](bool is_seen, const char* path) {
     if (is_seen) text += (text.empty() ? "" : "+") + std::string(path);
@@ -91,75 +91,47 @@ std::string paths_text(const std::set<std::string>& algorithms, bool network) {
   return text;
 }
 
-std::string remark_of(std::int64_t ranks, std::int64_t nodes, const SeenOfCommunicator& seen) {
+Remark remark_of(std::int64_t ranks, std::int64_t nodes, const SeenOfCommunicator& seen) {
   const auto on = static_cast<std::int64_t>(seen.nodes.size());
-  if (nodes <= 0 || on == 0) return {};
-  if (on > nodes) return "nodes_as_one";
+  if (nodes <= 0 || on == 0) return Remark::kNone;
+  if (on > nodes) return Remark::kNodesAsOne;
   // Ranks that nothing is known of may be on other nodes.
   if (on < nodes && ranks > 0 && static_cast<std::int64_t>(seen.ranks.size()) == ranks)
-    return "node_as_several";
-  if (nodes == 1 && !seen.network_ranks.empty()) return "network_within_node";
+    return Remark::kNodeAsSeveral;
+  if (nodes == 1 && !seen.network_ranks.empty()) return Remark::kNetworkWithinNode;
+  return Remark::kNone;
+}
+
+std::string_view remark_name(Remark remark) {
+  for (const RemarkText& text : kRemarks) {
+    if (text.remark == remark) return text.name;
+  }
   return {};
 }
 
-void add_paths(Connection& connection, const PathsSeen& paths) {
-  const PathsSeen::Seen all = paths.seen();
-  std::map<PathsSeen::Key, std::set<std::string>> algorithms;
-  for_each_row(connection,
-               "SELECT DISTINCT job, communicator, algorithm FROM statistics WHERE algorithm IS "
-               "NOT NULL",
-               [&](const Rows& rows, std::size_t r) {
-                 algorithms[{std::string(rows.text(0, r)), std::string(rows.text(1, r))}].emplace(
-                     rows.text(2, r));
-               });
-  connection.run(
-      "CREATE OR REPLACE TEMP TABLE paths (job VARCHAR, communicator VARCHAR, paths_seen VARCHAR, "
-      "network_ranks BIGINT, network_bytes BIGINT, remark VARCHAR)");
-  TableAppender appender(connection, "paths");
-  const auto text = [&](const std::string& value) {
-    value.empty() ? appender.null() : appender.text(value);
-  };
-  for_each_row(
-      connection,
-      "SELECT job, communicator, coalesce(ranks, 0), coalesce(nodes, 0) FROM "
-      "communicators",
-      [&](const Rows& rows, std::size_t r) {
-        const PathsSeen::Key key{std::string(rows.text(0, r)), std::string(rows.text(1, r))};
-        const auto known = all.find(key);
-        const SeenOfCommunicator seen = known == all.end() ? SeenOfCommunicator() : known->second;
-        appender.text(key.first);
-        appender.text(key.second);
-        text(paths_text(algorithms[key], !seen.network_ranks.empty()));
-        if (seen.network_ranks.empty()) {
-          appender.null();
-          appender.null();
-        } else {
-          appender.integer(static_cast<std::int64_t>(seen.network_ranks.size()));
-          appender.integer(static_cast<std::int64_t>(seen.network_bytes));
-        }
-        text(remark_of(rows.integer(2, r), rows.integer(3, r), seen));
-        appender.end_row();
-      });
-  appender.close();
-  connection.run(
-      "CREATE OR REPLACE TABLE communicators AS SELECT c.*, p.paths_seen, p.network_ranks, "
-      "p.network_bytes, p.remark FROM communicators c LEFT JOIN paths p USING (job, communicator) "
-      "ORDER BY job, communicator; DROP TABLE paths");
-}
-
-std::vector<Insight> path_insights(Connection& connection) {
-  std::vector<Insight> out;
-  for (const Remark& remark : kRemarks) {
+std::vector<Insight> path_insights(const Statistics& statistics) {
+  struct Found {
     std::size_t count = 0;
-    std::string first;
-    for_each_row(connection,
-                 "SELECT communicator, communicator_name FROM communicators WHERE remark = " +
-                     sql_literal(remark.kind) + " ORDER BY total_seconds DESC NULLS LAST, 1",
-                 [&](const Rows& rows, std::size_t r) {
-                   if (++count == 1) first = name_of(rows, r);
-                 });
-    if (count == 0) continue;
-    out.push_back({Insight::Weight::kNotice, remark.kind,
+    CommunicatorRow most;  // with most time
+  };
+  std::map<Remark, Found> all;
+  statistics.communicators.for_each([&](const CommunicatorRow& row) {
+    if (row.remark == Remark::kNone) return;
+    Found& found = all[row.remark];
+    // NaN is less than any.
+    if (found.count++ == 0 || !(row.total_seconds <= found.most.total_seconds)) {
+      if (found.count == 1 || !std::isnan(row.total_seconds)) found.most = row;
+    }
+  });
+  std::vector<Insight> out;
+  for (const RemarkText& remark : kRemarks) {
+    const auto known = all.find(remark.remark);
+    if (known == all.end()) continue;
+    const auto& [count, most] = known->second;
+    const std::string name = printable(statistics.texts.text(most.name));
+    const std::string first =
+        name.empty() ? printable(statistics.texts.text(most.communicator)) : name;
+    out.push_back({Insight::Weight::kNotice, remark.name,
                    count == 1 ? "Communicator " + first + " " + remark.text + "."
                               : std::to_string(count) + " communicators, such as " + first + ", " +
                                     remark.texts + ".",

@@ -12,10 +12,10 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <tuple>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "cli/report/duckdb.h"
 #include "cli/report/picture.h"
 
 namespace ncclscope::cli::report {
@@ -38,26 +38,38 @@ class PathsSeen {
 
   void add(const Seen& seen);
   void clear();
-  [[nodiscard]] Seen seen() const;
+  /// Nothing of a communicator that is not known.
+  [[nodiscard]] SeenOfCommunicator of(const Key& key) const;
 
  private:
   mutable std::mutex mutex_;
   Seen seen_;
 };
 
-/// "nvlink-sharp+network", ...; empty if nothing is known. Pure.
-[[nodiscard]] std::string paths_text(const std::set<std::string>& algorithms, bool network);
+/// What data certainly went over.
+struct PathsTaken {
+  bool nvlink_sharp = false, network = false, network_sharp = false;
 
-/// Where the records contradict what ranks and nodes suggest: "nodes_as_one" (NCCL takes several
-/// nodes for one), "node_as_several", "network_within_node"; empty = they do not. Pure.
+  /// What an algorithm of NCCL's needs by its nature.
+  void add_algorithm(std::string_view algorithm);
+  /// "nvlink-sharp+network", ...; empty if nothing is known.
+  [[nodiscard]] std::string text() const;
+};
+
+/// Where the records contradict what ranks and nodes suggest.
+enum class Remark : std::uint8_t { kNone, kNodesAsOne, kNodeAsSeveral, kNetworkWithinNode };
+
+/// Pure.
 /// @param ranks, nodes  as NCCL says, 0 = unknown
-[[nodiscard]] std::string remark_of(std::int64_t ranks, std::int64_t nodes,
-                                    const SeenOfCommunicator& seen);
+[[nodiscard]] Remark remark_of(std::int64_t ranks, std::int64_t nodes,
+                               const SeenOfCommunicator& seen);
+/// "nodes_as_one" (NCCL takes several nodes for one), "node_as_several", "network_within_node";
+/// empty for kNone.
+[[nodiscard]] std::string_view remark_name(Remark remark);
 
-/// Adds the columns paths_seen, network_ranks, network_bytes and remark to table `communicators`.
-void add_paths(Connection& connection, const PathsSeen& paths);
+struct Statistics;
 
-/// The remarks of `communicators` in words, alike ones together.
-[[nodiscard]] std::vector<Insight> path_insights(Connection& connection);
+/// The remarks of the communicators in words, alike ones together.
+[[nodiscard]] std::vector<Insight> path_insights(const Statistics& statistics);
 
 }  // namespace ncclscope::cli::report

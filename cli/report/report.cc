@@ -2,11 +2,13 @@
 #include "cli/report/report.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <span>
@@ -124,14 +126,14 @@ ColumnSet write_operations(Database& database, const ReportOptions& options, con
     std::size_t end = begin;
     while (end < files.size() && files[end].job == files[begin].job) ++end;
     InputSource source(files.subspan(begin, end - begin), pool, account, paths);
-    if (tally != nullptr) tally->begin_job(pool.intern(files[begin].job));
-    lost = write_parquet(
-        database, source, pool,
-        {.folder = job_folder(options, files[begin].job),
-         .threads = static_cast<unsigned>(std::min<std::size_t>(threads, end - begin)),
-         .memory_bytes = memory_bytes(options) / 8,
-         .columns = columns,
-         .tally = tally});
+    const auto readers = static_cast<unsigned>(std::min<std::size_t>(threads, end - begin));
+    if (tally != nullptr) tally->begin_job(pool.intern(files[begin].job), readers);
+    lost = write_parquet(database, source, pool,
+                         {.folder = job_folder(options, files[begin].job),
+                          .threads = readers,
+                          .memory_bytes = memory_bytes(options) / 8,
+                          .columns = columns,
+                          .tally = tally});
     begin = end;
   }
   return lost;
@@ -143,17 +145,12 @@ void write_flight(Database& database, const ReportOptions& options, StringPool& 
   if (options.flight_recorder.empty()) return;
   FlightSource source(read_flight_dumps(options.flight_recorder), pool);
   const std::string job = options.job.empty() ? "unknown" : options.job;
-  tally.begin_job(pool.intern(job));
+  tally.begin_job(pool.intern(job), 1);
   (void)write_parquet(database, source, pool,
                       {.folder = job_folder(options, job),
                        .prefix = "flight",
                        .memory_bytes = memory_bytes(options) / 8,
                        .tally = &tally});
-}
-
-/// A value of the statistics takes 40 bytes in memory, and up to 40 while the tables are made.
-std::uint64_t values_in_memory(const ReportOptions& options) {
-  return memory_bytes(options) / 4 / 80;
 }
 
 void tell_damage(const ReadAccount& account, const Inputs& inputs) {
@@ -168,13 +165,11 @@ void tell_damage(const ReadAccount& account, const Inputs& inputs) {
                  static_cast<unsigned long long>(all - ReadAccount::kMessages));
 }
 
-/// Side by side if the tables are small: each sorts them.
-void write_tables(Database& database, Connection& connection, const ReportOptions& options,
-                  const Inputs& inputs, const ReadAccount& account, bool small) {
-  Connection second = database.connect();
-  auto csv = std::async(small ? std::launch::async : std::launch::deferred,
-                        [&] { write_csv(second, options.output); });
-  write_json(connection, options.output, inputs, account);
+/// Side by side: each is a stream of its own.
+void write_tables(const Statistics& statistics, const ReportOptions& options, const Inputs& inputs,
+                  const ReadAccount& account) {
+  auto csv = std::async(std::launch::async, [&] { write_csv(statistics, options.output); });
+  write_json(statistics, options.output, inputs, account);
   csv.get();
 }
 
@@ -231,6 +226,21 @@ void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 32 * kMiB);
   mallopt(M_TRIM_THRESHOLD, 512 * kMiB);
   mallopt(M_TOP_PAD, 8 * kMiB);
+#endif
+}
+
+/// Pages of this process that are in memory, as the kernel counts them; 0 if it does not tell.
+std::uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+/// Between phases, which take memory of different sizes.
+void give_back_freed_memory(const ReportOptions& options) {
+#ifdef __GLIBC__
+  if (resident_bytes() > memory_bytes(options) / 2) malloc_trim(0);
 #endif
 }
 
@@ -309,7 +319,7 @@ int run_report(const ReportOptions& options) {
       },
       [&] { return bytes_done(account, total); });
   const ColumnSet columns = expected_columns(inputs.files);
-  Tally tally(memory_bytes(options) / 5);
+  Tally tally(scratch.path(), memory_bytes(options) / 5);
   if (write_operations(database, options, inputs, threads, columns, pool, account, paths, &tally) !=
       0) {
     account.reset();  // a column that the first lines did not show: once more, with all
@@ -327,30 +337,28 @@ int run_report(const ReportOptions& options) {
   if (counts.operations == 0 && options.flight_recorder.empty())
     throw InputError("no operation in any of the input files");
 
-  Connection connection = database.connect();
-  progress.step("statistics", [&] { return connection.progress() / 100; });
-  const bool tallied = tally.complete();
-  if (!tallied || wants_more_than_tables(options)) {
-    use_threads(connection, threads);
-    connection.run(operations_view(options.output));
-  }
-  compute_statistics(
-      database, connection,
-      {.values_in_memory = values_in_memory(options), .threads = threads, .pool = &pool},
-      tallied ? std::optional(tally.take()) : std::nullopt);
-  add_paths(connection, paths);
+  progress.step("statistics");
+  give_back_freed_memory(options);
+  const Statistics statistics = compute_statistics(
+      tally.tallied(), pool, paths,
+      {.scratch = scratch.path(), .memory_bytes = memory_bytes(options) / 4, .threads = threads});
+  tally.clear();
   progress.step("writing");
-  write_tables(database, connection, options, inputs, account, tallied);
-  Drawn drawn{path_insights(connection), {}, {}};
+  write_tables(statistics, options, inputs, account);
+  Drawn drawn{path_insights(statistics), {}, {}};
   if (wants_more_than_tables(options)) {
     progress.step("pictures");
+    give_back_freed_memory(options);
+    Connection connection = database.connect();
+    use_threads(connection, threads);
+    connection.run(operations_view(options.output));
     drawn = draw(connection, options, drawn.insights);
   }
   progress.done();
   if (!drawn.throughput_missing.empty())
     std::fprintf(stderr, "no throughput: %s\n", drawn.throughput_missing.c_str());
   if (!options.quiet)
-    std::fputs(summary_text(connection, inputs, account, options.terminal_rows).c_str(), stdout);
+    std::fputs(summary_text(statistics, inputs, account, options.terminal_rows).c_str(), stdout);
   if (!options.quiet && !drawn.insights.empty())
     std::fputs(insights_text(drawn.insights).c_str(), stdout);
   std::printf("%s\n", (options.output / "report.json").c_str());

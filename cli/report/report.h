@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/report/duckdb.h"
 #include "cli/report/throughput.h"
 
 namespace ncclscope::cli::report {
@@ -30,13 +29,6 @@ struct ReportOptions {
   double least_change = 0.03;        // of a bandwidth, that counts in a comparison
   ThroughputOptions throughput;
   std::vector<std::string> flight_recorder;  // dumps of PyTorch's Flight Recorder, folders of them
-};
-
-/// What an output works with: the view `operations`, the tables of statistics.h, and the folder to
-/// write to.
-struct ReportContext {
-  Connection& connection;
-  std::filesystem::path output;
 };
 
 /// An exit status of commands.h. Throws DuckdbError, InputError, std::filesystem::filesystem_error.

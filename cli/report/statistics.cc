@@ -2,119 +2,31 @@
 #include "cli/report/statistics.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <future>
 #include <limits>
-#include <span>
-#include <thread>
+#include <numeric>
+#include <optional>
+#include <set>
 #include <utility>
 
-#include "cli/report/quantiles.h"
+#include "cli/report/sorting.h"
 
 namespace ncclscope::cli::report {
 namespace {
 
-/// The finest groups: every table's groups are made of whole ones of these.
-const std::vector<const char*> kFinestKeys{"job",       "communicator", "communication_class",
-                                           "rank",      "collective",   "bytes",
-                                           "algorithm", "protocol"};
-const std::vector<const char*> kDescribing{
-    "communicator_name", "dimension", "ranks", "nodes", "node", "gpu"};
-
-std::string join(const std::vector<const char*>& names, const std::string& before,
-                 const std::string& after = "") {
-  std::string text;
-  for (const char* name : names) text += (text.empty() ? "" : ", ") + before + name + after;
-  return text;
-}
-
-/// Equal, NULL being a value like others.
-std::string match(const std::vector<const char*>& keys, const std::string& a,
-                  const std::string& b) {
-  std::string text;
-  for (const char* key : keys) {
-    text += text.empty() ? "" : " AND ";
-    text += a + "." + key + " IS NOT DISTINCT FROM " + b + "." + key;
-  }
-  return text;
-}
-
-/// For all connections: `finest` (id, keys, description, counts) and `finest_values` (id, a value
-/// of each measure, occurrences).
-void reduce(Connection& connection) {
-  std::string describing;
-  for (const char* column : kDescribing)
-    describing += std::string("any_value(") + column + ") AS " + column + ", ";
-  const std::string keys = join(kFinestKeys, "");
-  connection.run(
-      "CREATE OR REPLACE TABLE finest AS SELECT row_number() OVER () - 1 AS id, * FROM "
-      "(SELECT " +
-      keys + ", " + describing +
-      "count(*) AS operations, count(seconds) AS timed, CAST(sum(bytes) AS BIGINT) AS total_bytes, "
-      "min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM operations GROUP BY " +
-      keys + ")");
-  connection.run(
-      "CREATE OR REPLACE TABLE finest_values AS SELECT f.id, o.seconds, o.algbw, o.busbw, "
-      "count(*) AS occurrences "
-      "FROM operations o JOIN finest f ON " +
-      match(kFinestKeys, "o", "f") + " GROUP BY ALL");
-}
-
-/// `finest` of what was gathered while reading; ids are the places in `groups`.
-void write_finest(Connection& connection, const std::vector<TalliedGroup>& groups,
-                  const StringPool& pool) {
-  std::string columns = "id BIGINT, job VARCHAR";
-  const auto add = [&](const auto& ids, const char* type) {
-    for (const ColumnId id : ids) columns += std::string(", ") + column_name(id) + " " + type;
-  };
-  add(kFinestTexts, "VARCHAR");
-  add(kDescribingTexts, "VARCHAR");
-  connection.run("CREATE OR REPLACE TABLE finest (" + columns +
-                 ", rank INTEGER, ranks INTEGER, nodes INTEGER, bytes BIGINT, operations BIGINT, "
-                 "timed BIGINT, total_bytes BIGINT, first_ns BIGINT, last_ns "
-                 "BIGINT)");
-  TableAppender appender(connection, "finest");
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const TalliedGroup& group = groups[i];
-    const auto texts = [&](const auto& values) {
-      for (const TextId text : values)
-        text == TextId::kNone ? appender.null() : appender.text(pool.text(text));
-    };
-    const auto integer = [&](ColumnId column, std::int64_t value) {
-      (group.known & column_set(column)) == 0 ? appender.null() : appender.integer(value);
-    };
-    appender.integer(static_cast<std::int64_t>(i));
-    appender.text(pool.text(group.job));
-    texts(group.texts);
-    texts(group.describing_texts);
-    integer(ColumnId::kRank, group.rank);
-    integer(ColumnId::kRanks, group.ranks);
-    integer(ColumnId::kNodes, group.nodes);
-    integer(ColumnId::kBytes, group.bytes);
-    appender.integer(group.operations);
-    appender.integer(group.timed);
-    integer(ColumnId::kBytes, group.bytes * group.operations);
-    integer(ColumnId::kTimeNs, group.first_ns);
-    integer(ColumnId::kTimeNs, group.last_ns);
-    appender.end_row();
-  }
-  appender.close();
-}
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr std::size_t kMeasureCount = kMeasures.size();
 
 /// All statistics of one group from its distinct values in ascending order.
 class Accumulator {
  public:
-  void begin(std::int64_t count) {
-    count_ = count;
-    seen_ = 0;
-    mean_ = squares_ = 0;
-    min_ = max_ = std::numeric_limits<double>::quiet_NaN();
+  explicit Accumulator(std::int64_t count) : count_(count) {
     for (std::size_t i = 0; i < kQuantiles.size(); ++i) {
       const double position = kQuantiles[i] * static_cast<double>(count - 1);
       lower_[i] = static_cast<std::int64_t>(std::floor(position));
       fraction_[i] = position - std::floor(position);
-      lower_value_[i] = upper_value_[i] = std::numeric_limits<double>::quiet_NaN();
+      lower_value_[i] = upper_value_[i] = kNone;
     }
   }
 
@@ -134,12 +46,10 @@ class Accumulator {
     squares_ += weight * before * (value - mean_);
   }
 
-  /// In the order of kStatistics; NaN for what is not defined.
-  [[nodiscard]] std::array<double, kStatistics.size()> statistics() const {
-    const double none = std::numeric_limits<double>::quiet_NaN();
-    if (seen_ == 0) return {none, none, none, none, none, none, none, none};
+  [[nodiscard]] MeasureStatistics statistics() const {
+    if (seen_ == 0) return {kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone};
     const double deviation =
-        count_ > 1 ? std::sqrt(squares_ / static_cast<double>(count_ - 1)) : none;
+        count_ > 1 ? std::sqrt(squares_ / static_cast<double>(count_ - 1)) : kNone;
     return {mean_, quantile(0), quantile(1), quantile(2), quantile(3), min_, max_, deviation};
   }
 
@@ -150,359 +60,389 @@ class Accumulator {
     return lower_value_[i] + (upper_value_[i] - lower_value_[i]) * fraction_[i];
   }
 
-  std::int64_t count_ = 0, seen_ = 0;
-  double mean_ = 0, squares_ = 0, min_ = 0, max_ = 0;
+  std::int64_t count_, seen_ = 0;
+  double mean_ = 0, squares_ = 0, min_ = kNone, max_ = kNone;
   std::array<std::int64_t, kQuantiles.size()> lower_{};
   std::array<double, kQuantiles.size()> fraction_{}, lower_value_{}, upper_value_{};
 };
 
-struct Occurrences {
-  double value;
-  std::int64_t count;
-};
-
-/// Of one measure of a group; in the order of kStatistics, NaN for what is not defined.
-struct MeasureStatistics {
-  std::int64_t count = 0;  // values that are not NULL
-  std::array<double, kStatistics.size()> values{};
-};
-using GroupStatistics = std::array<MeasureStatistics, kMeasures.size()>;
-
-/// What DuckDB reduced the operations to.
-std::vector<MeasuredValues> load_values(Connection& connection, std::size_t count) {
-  std::vector<MeasuredValues> values;
-  values.reserve(count);
-  for_each_row(
-      connection, "SELECT id, occurrences, seconds, algbw, busbw FROM finest_values",
-      [&](const Rows& rows, std::size_t row) {
-        values.push_back({rows.integer(0, row),
-                          rows.integer(1, row),
-                          {rows.number(2, row), rows.number(3, row), rows.number(4, row)}});
-      });
-  return values;
+StatisticsGroup group_of(const TalliedGroup& tallied, const OrderedTexts& texts) {
+  StatisticsGroup group;
+  const auto rank = [&](TextId text) { return texts.rank(text); };
+  group.job = rank(tallied.job);
+  std::transform(tallied.texts.begin(), tallied.texts.end(), group.texts.begin(), rank);
+  std::transform(tallied.describing_texts.begin(), tallied.describing_texts.end(),
+                 group.describing_texts.begin(), rank);
+  group.known = tallied.known;
+  group.rank = tallied.rank;
+  group.ranks = tallied.ranks;
+  group.nodes = tallied.nodes;
+  group.bytes = tallied.bytes;
+  group.operations = tallied.operations;
+  group.measured = tallied.measured;
+  group.first_ns = tallied.first_ns;
+  group.last_ns = tallied.last_ns;
+  return group;
 }
 
-/// Statistics of groups whose values are in memory. One thread each; groups are independent.
-class GroupMaker {
- public:
-  GroupStatistics make(std::span<const MeasuredValues* const> rows) {
-    take(rows);
-    // NaN, which means NULL, has no place in an order: it goes to the end.
-    const auto end = std::partition(order_.begin(), order_.end(), [](const Placed& placed) {
-      return !std::isnan(placed.seconds);
-    });
-    std::sort(order_.begin(), end,
-              [](const Placed& a, const Placed& b) { return a.seconds < b.seconds; });
-    GroupStatistics out;
-    for (std::size_t measure = 0; measure < out.size(); ++measure)
-      out[measure] = statistics_of(measure);
-    return out;
-  }
+bool is_text(ColumnId column) {
+  return kColumns[static_cast<std::size_t>(column)].type == ColumnType::kText;
+}
 
- private:
-  struct Placed {
-    double seconds;
-    std::uint32_t row;
+/// What is not NULL stays, of several the same one whatever their order; counts become sums.
+void merge(StatisticsGroup& into, const StatisticsGroup& from) {
+  const auto take_texts = [](auto& texts, const auto& others) {
+    for (std::size_t i = 0; i < texts.size(); ++i) texts[i] = std::min(texts[i], others[i]);
   };
-
-  /// What several ranks have in common becomes one.
-  void take(std::span<const MeasuredValues* const> rows) {
-    rows_.clear();
-    if (rows.front()->group == rows.back()->group) {
-      for (const MeasuredValues* row : rows) rows_.push_back(*row);
-    } else {
-      merged_.clear();
-      for (const MeasuredValues* row : rows) merged_.add(row->measures, row->occurrences);
-      merged_.for_each([&](const Measures& measures, std::int64_t occurrences) {
-        rows_.push_back({0, occurrences, measures});
-      });
-    }
-    order_.clear();
-    for (const MeasuredValues& row : rows_)
-      order_.push_back({row.measures[0], static_cast<std::uint32_t>(order_.size())});
+  take_texts(into.texts, from.texts);
+  take_texts(into.describing_texts, from.describing_texts);
+  const auto take = [&](ColumnId column, auto& value, const auto& other) {
+    if (from.has(column)) value = into.has(column) ? std::max(value, other) : other;
+  };
+  take(ColumnId::kRank, into.rank, from.rank);
+  take(ColumnId::kRanks, into.ranks, from.ranks);
+  take(ColumnId::kNodes, into.nodes, from.nodes);
+  take(ColumnId::kBytes, into.bytes, from.bytes);
+  if (from.has(ColumnId::kTimeNs)) {
+    const bool first = !into.has(ColumnId::kTimeNs);
+    into.first_ns = first ? from.first_ns : std::min(into.first_ns, from.first_ns);
+    into.last_ns = first ? from.last_ns : std::max(into.last_ns, from.last_ns);
   }
+  into.known |= from.known;
+  into.operations += from.operations;
+  for (std::size_t i = 0; i < kMeasureCount; ++i) into.measured[i] += from.measured[i];
+}
 
-  MeasureStatistics statistics_of(std::size_t measure) {
-    MeasureStatistics out;
-    values_.clear();
-    for (const Placed& placed : order_) {
-      const MeasuredValues& row = rows_[placed.row];
-      const double value = row.measures[measure];
-      if (std::isnan(value)) continue;
-      out.count += row.occurrences;
-      if (!values_.empty() && values_.back().value == value)
-        values_.back().count += row.occurrences;
-      else
-        values_.push_back({value, row.occurrences});
+/// The keys of a table, in order, such that they sort as numbers; NULL last.
+constexpr std::size_t kKeys = 7;
+using Key = std::array<std::uint64_t, kKeys>;
+
+Key key_of(const StatisticsGroup& group, const Grouping& grouping) {
+  Key key{};
+  std::size_t at = 0;
+  key[at++] = static_cast<std::uint64_t>(group.job);
+  for (const ColumnId column : grouping.keys) {
+    if (is_text(column))
+      key[at++] = static_cast<std::uint64_t>(group.text(column));
+    else
+      key[at++] = group.has(column)
+                      ? static_cast<std::uint64_t>(group.integer(column)) + (std::uint64_t{1} << 63)
+                      : std::numeric_limits<std::uint64_t>::max();
+  }
+  return key;
+}
+
+/// A finest group on its way to a group of a table.
+struct Keyed {
+  Key key{};
+  StatisticsGroup group;
+  std::uint32_t finest = 0;
+};
+struct ByKey {
+  bool operator()(const Keyed& a, const Keyed& b) const { return a.key < b.key; }
+};
+
+/// Which group of a table a finest group belongs to.
+struct Place {
+  std::uint32_t finest, group;
+};
+struct ByFinest {
+  bool operator()(const Place& a, const Place& b) const { return a.finest < b.finest; }
+};
+
+/// `occurrences` operations of a group with the same value of one measure.
+struct Value {
+  std::uint32_t group, occurrences;
+  double value;
+};
+struct ByValue {
+  bool operator()(const Value& a, const Value& b) const {
+    return a.group != b.group ? a.group < b.group : a.value < b.value;
+  }
+  static void sort(std::vector<Value>& values);
+};
+/// Values come group by group of a Tally, each in the order of the times, in which bandwidths
+/// usually fall.
+void ByValue::sort(std::vector<Value>& values) {
+  radix_sort(values, [](const Value& value) { return value.group; });
+  const auto less = [](const Value& a, const Value& b) { return a.value < b.value; };
+  std::vector<Value> other(values.size());
+  for (std::size_t first = 0, end = 0; first < values.size(); first = end) {
+    while (end < values.size() && values[end].group == values[first].group) ++end;
+    merge_sort(values, other, first, end, less);
+  }
+}
+struct SumOccurrences {
+  bool operator()(Value& into, const Value& equal) const {
+    const std::uint64_t sum = std::uint64_t{into.occurrences} + equal.occurrences;
+    if (sum > std::numeric_limits<std::uint32_t>::max()) return false;
+    into.occurrences = static_cast<std::uint32_t>(sum);
+    return true;
+  }
+};
+using SortedValues = ExternalSort<Value, ByValue, SumOccurrences>;
+
+/// Makes one table. One thread; `memory_bytes` are divided among what it sorts and keeps.
+class TableMaker {
+ public:
+  TableMaker(const Tallied& tallied, const OrderedTexts& texts, const Grouping& grouping,
+             const StatisticsOptions& options)
+      : tallied_(tallied),
+        texts_(texts),
+        grouping_(grouping),
+        options_(options),
+        groups_(options.scratch, options.memory_bytes / 8),
+        places_(options.scratch, options.memory_bytes / 16) {}
+
+  StatisticsTable make() {
+    make_groups();
+    for (std::size_t i = 0; i < kMeasureCount; ++i) {
+      values_.emplace_back(options_.scratch, options_.memory_bytes / 2 / kMeasureCount);
+      values_.back().expect(tallied_.values.size());
     }
     sort_values();
-    accumulator_.begin(out.count);
-    for (const Occurrences& occurrences : values_)
-      accumulator_.add(occurrences.value, occurrences.count);
-    out.values = accumulator_.statistics();
-    return out;
-  }
-
-  /// They come in the order of the times, in which bandwidths usually fall.
-  void sort_values() {
-    const auto less = [](const Occurrences& a, const Occurrences& b) { return a.value < b.value; };
-    if (std::is_sorted(values_.begin(), values_.end(), less)) return;
-    std::reverse(values_.begin(), values_.end());
-    if (!std::is_sorted(values_.begin(), values_.end(), less))
-      std::sort(values_.begin(), values_.end(), less);
-  }
-
-  std::vector<MeasuredValues> rows_;
-  ValueTable merged_;
-  std::vector<Placed> order_;
-  std::vector<Occurrences> values_;
-  Accumulator accumulator_;
-};
-
-/// @param groups  of the finest group with that number
-std::vector<GroupStatistics> make_in_memory(const std::vector<MeasuredValues>& values,
-                                            const std::vector<std::size_t>& groups,
-                                            std::size_t group_count, unsigned threads) {
-  const auto group_of = [&](const MeasuredValues& row) {
-    return groups[static_cast<std::size_t>(row.group)];
-  };
-  std::vector<std::size_t> ends(group_count + 1, 0);  // of each group's rows in `order`
-  for (const MeasuredValues& row : values) ++ends[group_of(row) + 1];
-  for (std::size_t i = 1; i < ends.size(); ++i) ends[i] += ends[i - 1];
-  std::vector<const MeasuredValues*> order(values.size());
-  std::vector<std::size_t> next(ends.begin(), ends.end() - 1);
-  for (const MeasuredValues& row : values) order[next[group_of(row)]++] = &row;
-
-  std::vector<GroupStatistics> out(group_count);
-  std::atomic<std::size_t> taken{0};
-  const auto work = [&] {
-    GroupMaker maker;
-    for (std::size_t i = taken++; i < group_count; i = taken++)
-      out[i] = maker.make(std::span(order).subspan(ends[i], ends[i + 1] - ends[i]));
-  };
-  std::vector<std::thread> others;
-  for (unsigned i = 1; i < threads; ++i) others.emplace_back(work);
-  work();
-  for (std::thread& other : others) other.join();
-  return out;
-}
-
-std::string made_columns(const std::string& measure) {
-  std::string columns = measure + "_count BIGINT";
-  for (const char* statistic : kStatistics) columns += ", " + measure + "_" + statistic + " DOUBLE";
-  return columns;
-}
-
-/// What has no value is NULL.
-void append_made(TableAppender& appender, const MeasureStatistics& measure) {
-  appender.integer(measure.count);
-  for (const double value : measure.values)
-    appender.number(measure.count > 0 ? value : std::numeric_limits<double>::quiet_NaN());
-}
-
-/// Takes the values of a measure in the order of the groups and, in each, of the values, and writes
-/// a row for each group when its last value has come.
-class MadeWriter {
- public:
-  MadeWriter(Connection& connection, const std::string& table) : appender_(connection, table) {}
-
-  void add(std::int64_t group, std::int64_t count, double value, std::int64_t occurrences) {
-    if (count_ == 0 || group != group_) {
-      end_group();
-      group_ = group;
-      count_ = count;
-      accumulator_.begin(count);
-    }
-    accumulator_.add(value, occurrences);
-  }
-
-  void close() {
-    end_group();
-    appender_.close();
+    return make_rows();
   }
 
  private:
-  void end_group() {
-    if (count_ == 0) return;
-    appender_.integer(group_);
-    append_made(appender_, {count_, accumulator_.statistics()});
-    appender_.end_row();
+  void make_groups() {
+    ExternalSort<Keyed, ByKey> sorted(options_.scratch, options_.memory_bytes / 2);
+    std::uint32_t finest = 0;
+    tallied_.groups.for_each([&](const TalliedGroup& tallied) {
+      const StatisticsGroup group = group_of(tallied, texts_);
+      sorted.add({key_of(group, grouping_), group, finest++});
+    });
+    sorted.finish();
+    std::optional<Keyed> open;  // what came so far of a group
+    std::uint32_t number = 0;
+    ExternalSort<Keyed, ByKey>::Reader reader(sorted);
+    for (const Keyed* next = reader.peek(); next != nullptr; reader.pop(), next = reader.peek()) {
+      if (open && open->key == next->key) {
+        merge(open->group, next->group);
+      } else {
+        if (open) groups_.add(open->group), ++number;
+        open = *next;
+      }
+      places_.add({next->finest, number});
+    }
+    if (open) groups_.add(open->group);
+    places_.finish();
   }
 
-  TableAppender appender_;
-  Accumulator accumulator_;
-  std::int64_t group_ = 0, count_ = 0;
+  void sort_values() {
+    ExternalSort<Place, ByFinest>::Reader places(places_);
+    tallied_.values.for_each([&](const MeasuredValues& values) {
+      while (places.peek()->finest < values.group) places.pop();
+      const std::uint32_t group = places.peek()->group;
+      for (std::size_t i = 0; i < kMeasureCount; ++i) {
+        if (!std::isnan(values.measures[i]))
+          values_[i].add({group, values.occurrences, values.measures[i]});
+      }
+    });
+    for (SortedValues& values : values_) values.finish();
+  }
+
+  StatisticsTable make_rows() {
+    StatisticsTable table{&grouping_, {options_.scratch, options_.memory_bytes / 8}};
+    std::vector<SortedValues::Reader> readers(values_.begin(), values_.end());
+    std::uint32_t number = 0;
+    groups_.for_each([&](const StatisticsGroup& group) {
+      StatisticsRow row{group, {}};
+      for (std::size_t i = 0; i < kMeasureCount; ++i)
+        row.measures[i] = statistics_of(readers[i], number, group.measured[i]);
+      table.rows.add(row);
+      ++number;
+    });
+    return table;
+  }
+
+  /// Equal values are put together first, so that rounding does not depend on where runs end.
+  static MeasureStatistics statistics_of(SortedValues::Reader& reader, std::uint32_t group,
+                                         std::int64_t count) {
+    Accumulator accumulator(count);
+    const Value* next = reader.peek();
+    while (next != nullptr && next->group == group) {
+      const double value = next->value;
+      std::int64_t occurrences = 0;
+      for (; next != nullptr && next->group == group && next->value == value;
+           reader.pop(), next = reader.peek())
+        occurrences += next->occurrences;
+      accumulator.add(value, occurrences);
+    }
+    return accumulator.statistics();
+  }
+
+  const Tallied& tallied_;
+  const OrderedTexts& texts_;
+  const Grouping& grouping_;
+  const StatisticsOptions& options_;
+  Spool<StatisticsGroup> groups_;
+  ExternalSort<Place, ByFinest> places_;
+  std::vector<SortedValues> values_;  // of each measure
 };
 
-/// The same for more values, and perhaps groups, than fit: DuckDB sorts. Returns where the rows
-/// are: tables made_seconds, ... for all connections.
-std::string make_sorted(Connection& connection) {
-  std::string joined;
-  Connection writer = connection.another();
-  for (const std::string measure : kMeasures) {
-    const std::string table = "made_" + measure;
-    connection.run("CREATE OR REPLACE TABLE " + table + " (group_id BIGINT, " +
-                   made_columns(measure) + ")");
-    const std::string from = " FROM finest_values v JOIN group_of m USING (id) ";
-    const std::string known = "WHERE v." + measure + " IS NOT NULL ";
-    connection.run(
-        "CREATE OR REPLACE TEMP TABLE counted AS SELECT m.group_id, CAST(sum(v.occurrences) AS"
-        " BIGINT) AS values" +
-        from + known + "GROUP BY 1");
-    MadeWriter made(writer, table);
-    for_each_row(connection,
-                 "SELECT m.group_id, c.values, v." + measure + ", v.occurrences" + from +
-                     "JOIN counted c USING (group_id) " + known + "ORDER BY 1, 3",
-                 [&](const Rows& rows, std::size_t row) {
-                   made.add(rows.integer(0, row), rows.integer(1, row), rows.number(2, row),
-                            rows.integer(3, row));
-                 });
-    made.close();
-    joined += " LEFT JOIN " + table + " USING (group_id)";
+/// The communicators, from rows of their ranks, which come by job and communicator.
+class CommunicatorMaker {
+ public:
+  CommunicatorMaker(const OrderedTexts& texts, const PathsSeen& paths, Spool<CommunicatorRow>& out)
+      : texts_(texts), paths_(paths), out_(out) {}
+
+  void add(const StatisticsRow& row) {
+    const StatisticsGroup& group = row.group;
+    if (open_ &&
+        (open_->job != group.job || open_->communicator != group.text(ColumnId::kCommunicator)))
+      end();
+    if (!open_) begin(group);
+    describe(group);
+    if (group.has(ColumnId::kRank)) ranks_.insert(group.rank);
+    if (const TextRank node = group.text(ColumnId::kNode); node != TextRank::kNull)
+      nodes_.insert(node);
+    if (const TextRank algorithm = group.text(ColumnId::kAlgorithm); algorithm != TextRank::kNull)
+      open_->paths.add_algorithm(texts_.text(algorithm));
+    count(row);
   }
-  connection.run("DROP TABLE counted");
-  return joined;
-}
 
-/// For this connection: group_of (id of the finest group, group_id) and groups (group_id, keys,
-/// description, counts).
-std::size_t make_groups(Connection& connection, const Grouping& grouping) {
-  const std::string keys = join(grouping.keys, "");
-  std::string describing;
-  for (const char* column : grouping.describe)
-    describing += std::string("any_value(") + column + ") AS " + column + ", ";
-  connection.run(
-      "CREATE OR REPLACE TEMP TABLE groups AS SELECT row_number() OVER (ORDER BY " + keys +
-      ") - 1 AS group_id, * FROM (SELECT " + keys + ", " + describing +
-      "CAST(sum(operations) AS BIGINT) AS operations, CAST(sum(timed) AS BIGINT) AS timed, "
-      "CAST(sum(total_bytes) AS BIGINT) AS total_bytes, min(first_ns) AS first_ns, max(last_ns) AS "
-      "last_ns "
-      "FROM finest GROUP BY " +
-      keys + ")");
-  connection.run(
-      "CREATE OR REPLACE TEMP TABLE group_of AS SELECT f.id, g.group_id FROM finest f JOIN groups "
-      "g ON " +
-      match(grouping.keys, "f", "g"));
-  Rows rows = connection.query("SELECT count(*) FROM groups");
-  return rows.next_chunk() ? static_cast<std::size_t>(rows.integer(0, 0)) : 0;
-}
-
-std::vector<std::size_t> group_of_finest(Connection& connection) {
-  std::vector<std::size_t> groups;
-  for_each_row(connection, "SELECT id, group_id FROM group_of",
-               [&](const Rows& rows, std::size_t row) {
-                 const auto id = static_cast<std::size_t>(rows.integer(0, row));
-                 if (id >= groups.size()) groups.resize(id + 1);
-                 groups[id] = static_cast<std::size_t>(rows.integer(1, row));
-               });
-  return groups;
-}
-
-/// Table `made` of this connection: a row per group. Returns how groups are joined with it.
-std::string write_made(Connection& connection, const std::vector<GroupStatistics>& groups) {
-  std::string columns = "group_id BIGINT";
-  for (const std::string measure : kMeasures) columns += ", " + made_columns(measure);
-  connection.run("CREATE OR REPLACE TEMP TABLE made (" + columns + ")");
-  TableAppender appender(connection, "made");
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    appender.integer(static_cast<std::int64_t>(i));
-    for (const MeasureStatistics& measure : groups[i]) append_made(appender, measure);
-    appender.end_row();
+  void end() {
+    if (!open_) return;
+    open_->ranks_seen = static_cast<std::int64_t>(ranks_.size());
+    open_->nodes_seen = static_cast<std::int64_t>(nodes_.size());
+    const SeenOfCommunicator seen =
+        paths_.of({texts_.text(open_->job), texts_.text(open_->communicator)});
+    open_->network_ranks = static_cast<std::int64_t>(seen.network_ranks.size());
+    open_->network_bytes = static_cast<std::int64_t>(seen.network_bytes);
+    open_->paths.network = open_->paths.network || open_->network_ranks > 0;
+    open_->remark = remark_of(open_->ranks, open_->nodes, seen);
+    out_.add(*open_);
+    open_.reset();
+    ranks_.clear();
+    nodes_.clear();
   }
-  appender.close();
-  return " JOIN made USING (group_id)";
-}
 
-/// @param joined  as make_sorted() and write_made() return
-void make_result(Connection& connection, const Grouping& grouping, const std::string& joined) {
-  std::string columns = join(grouping.keys, "") + ", ";
-  if (!grouping.describe.empty()) columns += join(grouping.describe, "") + ", ";
-  columns +=
-      "operations, timed, total_bytes, first_ns, last_ns, seconds_mean * seconds_count AS "
-      "total_seconds";
-  for (const std::string measure : kMeasures) {
-    for (const char* statistic : kStatistics) columns += ", " + measure + "_" + statistic;
+ private:
+  void begin(const StatisticsGroup& group) {
+    open_.emplace();
+    open_->job = group.job;
+    open_->communicator = group.text(ColumnId::kCommunicator);
+    open_->name = open_->dimension = open_->communication_class = TextRank::kNull;
+    open_->total_seconds = kNone;
   }
-  connection.run("CREATE OR REPLACE TABLE " + std::string(grouping.table) + " AS SELECT " +
-                 columns + " FROM groups" + joined + " ORDER BY group_id");
-  connection.run("DROP TABLE groups; DROP TABLE group_of");
-}
 
-/// @param values  all there are, or null: then they are in `finest_values`
-void make_table(Connection& connection, const Grouping& grouping,
-                const std::vector<MeasuredValues>* values, unsigned threads) {
-  const std::size_t group_count = make_groups(connection, grouping);
-  make_result(connection, grouping,
-              values == nullptr
-                  ? make_sorted(connection)
-                  : write_made(connection, make_in_memory(*values, group_of_finest(connection),
-                                                          group_count, threads)));
-}
-
-/// Side by side, since most of it is DuckDB's work for a few groups, which is one thread's.
-void make_tables(Database& database, const std::vector<MeasuredValues>& values, unsigned threads) {
-  std::vector<std::future<void>> tables;
-  for (const Grouping& grouping : groupings()) {
-    tables.push_back(std::async(threads > 1 ? std::launch::async : std::launch::deferred, [&] {
-      Connection connection = database.connect();
-      make_table(connection, grouping, &values, threads);
-    }));
+  void describe(const StatisticsGroup& group) {
+    open_->name = std::min(open_->name, group.text(ColumnId::kCommunicatorName));
+    open_->dimension = std::min(open_->dimension, group.text(ColumnId::kDimension));
+    open_->communication_class =
+        std::min(open_->communication_class, group.text(ColumnId::kCommunicationClass));
+    if (group.has(ColumnId::kRanks))
+      open_->ranks = std::max(open_->ranks, group.integer(ColumnId::kRanks));
+    if (group.has(ColumnId::kNodes))
+      open_->nodes = std::max(open_->nodes, group.integer(ColumnId::kNodes));
+    if (!group.has(ColumnId::kTimeNs)) return;
+    const bool first = !std::exchange(open_->has_times, true);
+    open_->first_ns = first ? group.first_ns : std::min(open_->first_ns, group.first_ns);
+    open_->last_ns = first ? group.last_ns : std::max(open_->last_ns, group.last_ns);
   }
-  for (std::future<void>& table : tables) table.get();
-}
+
+  void count(const StatisticsRow& row) {
+    open_->operations += row.group.operations;
+    if (row.group.has(ColumnId::kBytes))
+      open_->total_bytes = std::max<std::int64_t>(open_->total_bytes, 0) + row.total_bytes();
+    if (const double seconds = row.total_seconds(); !std::isnan(seconds))
+      open_->total_seconds =
+          std::isnan(open_->total_seconds) ? seconds : open_->total_seconds + seconds;
+  }
+
+  const OrderedTexts& texts_;
+  const PathsSeen& paths_;
+  Spool<CommunicatorRow>& out_;
+  std::optional<CommunicatorRow> open_;
+  std::set<std::int32_t> ranks_;
+  std::set<TextRank> nodes_;
+};
 
 }  // namespace
 
 const std::vector<Grouping>& groupings() {
+  using enum ColumnId;
   static const std::vector<Grouping> kGroupings{
       {"statistics",
-       {"job", "communicator", "collective", "bytes", "algorithm", "protocol",
-        "communication_class"},
-       {"communicator_name", "dimension", "ranks", "nodes"}},
+       {kCommunicator, kCollective, kBytes, kAlgorithm, kProtocol, kCommunicationClass},
+       {kCommunicatorName, kDimension, kRanks, kNodes}},
       {"statistics_by_rank",
-       {"job", "communicator", "collective", "bytes", "algorithm", "protocol", "rank"},
-       {"communicator_name", "dimension", "ranks", "nodes", "communication_class", "node", "gpu"}},
+       {kCommunicator, kCollective, kBytes, kAlgorithm, kProtocol, kRank},
+       {kCommunicatorName, kDimension, kRanks, kNodes, kCommunicationClass, kNode, kGpu}},
       {"statistics_by_class",
-       {"job", "communication_class", "collective", "bytes", "algorithm", "protocol"},
+       {kCommunicationClass, kCollective, kBytes, kAlgorithm, kProtocol},
        {}},
   };
   return kGroupings;
 }
 
-void compute_statistics(Database& database, Connection& connection,
-                        const StatisticsOptions& options, std::optional<Tally::Result> tallied) {
-  std::optional<std::vector<MeasuredValues>> values;
-  if (tallied) {
-    write_finest(connection, tallied->groups, *options.pool);
-    values = std::move(tallied->values);
-  } else {
-    reduce(connection);
-    std::uint64_t count = 0;
-    for_each_row(connection, "SELECT count(*) FROM finest_values",
-                 [&](const Rows& rows, std::size_t row) {
-                   count = static_cast<std::uint64_t>(rows.integer(0, row));
-                 });
-    if (count <= options.values_in_memory) values = load_values(connection, count);
+OrderedTexts::OrderedTexts(const StringPool& pool) {
+  std::vector<std::uint32_t> ids(pool.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::erase(ids, static_cast<std::uint32_t>(TextId::kNone));
+  for (const std::uint32_t id : ids) texts_.push_back(&pool.text(TextId{id}));
+  // texts_ is by id - 1 until it is sorted.
+  std::sort(ids.begin(), ids.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return *texts_[a - 1] < *texts_[b - 1]; });
+  ranks_.assign(ids.size() + 1, TextRank::kNull);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ranks_[ids[i]] = TextRank{static_cast<std::uint32_t>(i)};
+    texts_[i] = &pool.text(TextId{ids[i]});
   }
-  if (values) {
-    make_tables(database, *values, options.threads);
-  } else {
-    for (const Grouping& grouping : groupings())
-      make_table(connection, grouping, nullptr, options.threads);
+}
+
+const std::string& OrderedTexts::text(TextRank rank) const {
+  static const std::string kEmpty;
+  return rank == TextRank::kNull ? kEmpty : *texts_[static_cast<std::size_t>(rank)];
+}
+
+TextRank StatisticsGroup::text(ColumnId column) const {
+  for (std::size_t i = 0; i < kFinestTexts.size(); ++i) {
+    if (kFinestTexts[i] == column) return texts[i];
   }
-  connection.run(
-      "CREATE OR REPLACE TABLE communicators AS SELECT job, communicator, "
-      "any_value(communicator_name) AS communicator_name, "
-      "any_value(dimension) AS dimension, max(ranks) AS ranks, max(nodes) AS nodes, "
-      "any_value(communication_class) AS communication_class, count(DISTINCT rank) AS ranks_seen, "
-      "count(DISTINCT node) AS nodes_seen, CAST(sum(operations) AS BIGINT) AS operations, "
-      "CAST(sum(total_bytes) AS BIGINT) AS total_bytes, sum(total_seconds) AS total_seconds, "
-      "min(first_ns) AS first_ns, "
-      "max(last_ns) AS last_ns FROM statistics_by_rank GROUP BY job, communicator ORDER BY job, "
-      "communicator");
-  connection.run("DROP TABLE finest; DROP TABLE IF EXISTS finest_values");
-  for (const std::string measure : kMeasures)
-    connection.run("DROP TABLE IF EXISTS made_" + measure);
+  for (std::size_t i = 0; i < kDescribingTexts.size(); ++i) {
+    if (kDescribingTexts[i] == column) return describing_texts[i];
+  }
+  return TextRank::kNull;
+}
+
+std::int64_t StatisticsGroup::integer(ColumnId column) const {
+  switch (column) {
+    case ColumnId::kRank:
+      return rank;
+    case ColumnId::kRanks:
+      return ranks;
+    case ColumnId::kNodes:
+      return nodes;
+    default:
+      return bytes;
+  }
+}
+
+double StatisticsRow::total_seconds() const {
+  return measures[0][0] * static_cast<double>(group.measured[0]);  // the mean of the times
+}
+
+Statistics compute_statistics(const Tallied& tallied, const StringPool& pool,
+                              const PathsSeen& paths, const StatisticsOptions& options) {
+  Statistics out{OrderedTexts(pool), {}, {options.scratch, options.memory_bytes / 8}};
+  const bool side_by_side = options.threads > 1;
+  StatisticsOptions share = options;
+  share.memory_bytes /= side_by_side ? groupings().size() : 1;
+  std::vector<std::future<StatisticsTable>> tables;
+  for (const Grouping& grouping : groupings()) {
+    tables.push_back(std::async(side_by_side ? std::launch::async : std::launch::deferred, [&] {
+      return TableMaker(tallied, out.texts, grouping, share).make();
+    }));
+  }
+  for (auto& table : tables) out.tables.push_back(table.get());
+  CommunicatorMaker communicators(out.texts, paths, out.communicators);
+  out.table(TableId::kByRank).rows.for_each([&](const StatisticsRow& row) {
+    communicators.add(row);
+  });
+  communicators.end();
+  return out;
 }
 
 }  // namespace ncclscope::cli::report

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/tally.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -104,7 +107,6 @@ Measures measures_of(const Columns& columns, std::size_t row) {
 void add_row(TalliedGroup& group, const Columns& columns, std::size_t row) {
   const ColumnSet known = columns.known(row);
   ++group.operations;
-  if ((known & column_set(ColumnId::kSeconds)) != 0) ++group.timed;
   if ((known & column_set(ColumnId::kTimeNs)) == 0) return;
   const std::int64_t time_ns = columns.time_ns(row);
   const bool first = (group.known & column_set(ColumnId::kTimeNs)) == 0;
@@ -149,8 +151,32 @@ TalliedGroup group_with(const Key& key, TextId job) {
 
 class Tally::Part {
  public:
-  explicit Part(TextId job) : job_(job) {}
+  /// @param memory_bytes  that it should not go beyond
+  Part(TextId job, std::uint64_t memory_bytes) : job_(job), memory_bytes_(memory_bytes) {}
 
+  void add(const Columns& columns, std::size_t row) {
+    const std::size_t number = group_of(columns, row);
+    TalliedGroup& group = groups_[number];
+    add_row(group, columns, row);
+    describe(group, columns, row);
+    ValueTable& values = values_[number];
+    const std::size_t before = values.bytes();
+    values.add(measures_of(columns, row), 1);
+    if (values.bytes() == before) return;
+    used_bytes_ += values.bytes() - before + (before == 0 ? kGroupBytes : 0);
+  }
+
+  [[nodiscard]] bool full() const { return used_bytes_ > memory_bytes_; }
+
+  /// visit(group, values of the group)
+  template <typename Visit>
+  void for_each(Visit&& visit) {
+    for (std::size_t i = 0; i < groups_.size(); ++i) visit(groups_[i], values_[i]);
+  }
+
+  void clear() { *this = Part(job_, memory_bytes_); }
+
+ private:
   std::size_t group_of(const Columns& columns, std::size_t row) {
     const Key key = key_of(columns, row);
     // Operations follow each other as in the last step, usually.
@@ -166,14 +192,8 @@ class Tally::Part {
     return last_ = known->second;
   }
 
-  TalliedGroup& group(std::size_t number) { return groups_[number]; }
-  ValueTable& values(std::size_t number) { return values_[number]; }
-  [[nodiscard]] std::size_t groups() const { return groups_.size(); }
-
-  void clear() { *this = Part(job_); }
-
- private:
   TextId job_;
+  std::uint64_t memory_bytes_, used_bytes_ = 0;
   std::unordered_map<Key, std::size_t, KeyHash> known_;
   std::vector<TalliedGroup> groups_;
   std::vector<ValueTable> values_;
@@ -182,59 +202,84 @@ class Tally::Part {
   std::size_t last_ = std::numeric_limits<std::size_t>::max();
 };
 
-Tally::Tally(std::uint64_t memory_bytes) : memory_bytes_(memory_bytes) {}
+namespace {
+
+/// The values of a group in the order of the first measure: `group` is left open. As many records
+/// as it takes, since one counts to 4 billion only.
+std::vector<MeasuredValues> sorted_values(const ValueTable& table) {
+  std::vector<MeasuredValues> out;
+  table.for_each([&](const Measures& measures, std::int64_t occurrences) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
+    for (; occurrences > kMost; occurrences -= kMost)
+      out.push_back({0, static_cast<std::uint32_t>(kMost), measures});
+    out.push_back({0, static_cast<std::uint32_t>(occurrences), measures});
+  });
+  const auto unknown = std::partition(out.begin(), out.end(), [](const MeasuredValues& values) {
+    return !std::isnan(values.measures[0]);
+  });
+  std::sort(out.begin(), unknown, [](const MeasuredValues& a, const MeasuredValues& b) {
+    return a.measures[0] < b.measures[0];
+  });
+  return out;
+}
+
+}  // namespace
+
+Tally::Tally(std::string scratch, std::uint64_t memory_bytes)
+    : parts_bytes_(memory_bytes / 2),
+      tallied_{{scratch, memory_bytes / 4}, {scratch, memory_bytes / 4}} {}
 
 Tally::~Tally() = default;
 
+void Tally::begin_job(TextId job, unsigned threads) {
+  job_ = job;
+  threads_ = std::max(threads, 1U);
+}
+
 Tally::Part& Tally::new_part() {
   const std::lock_guard lock(mutex_);
-  return *parts_.emplace_back(std::make_unique<Part>(job_));
+  return *parts_.emplace_back(std::make_unique<Part>(job_, parts_bytes_ / threads_));
 }
 
 void Tally::add(Part& part, const OperationBatch& batch, std::size_t first) {
   const Columns columns(batch);
-  for (std::size_t row = first; row < batch.rows() && complete(); ++row) {
-    const std::size_t number = part.group_of(columns, row);
-    TalliedGroup& group = part.group(number);
-    add_row(group, columns, row);
-    describe(group, columns, row);
-    ValueTable& values = part.values(number);
-    const std::size_t before = values.bytes();
-    values.add(measures_of(columns, row), 1);
-    if (values.bytes() == before) continue;
-    const std::size_t more = values.bytes() - before + (before == 0 ? kGroupBytes : 0);
-    if ((used_bytes_ += more) > memory_bytes_) given_up_ = true;
+  for (std::size_t row = first; row < batch.rows(); ++row) {
+    part.add(columns, row);
+    if (part.full()) move_to_spools(part);
   }
-  if (!complete()) part.clear();
+}
+
+void Tally::finish(Part& part) {
+  move_to_spools(part);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(parts_, [&](const auto& owned) { return owned.get() == &part; });
+}
+
+void Tally::move_to_spools(Part& part) {
+  part.for_each([&](TalliedGroup& group, ValueTable& table) {
+    std::vector<MeasuredValues> all = sorted_values(table);
+    table = ValueTable();
+    for (const MeasuredValues& values : all) {
+      for (std::size_t i = 0; i < values.measures.size(); ++i)
+        group.measured[i] += std::isnan(values.measures[i]) ? 0 : values.occurrences;
+    }
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t number = tallied_.groups.size();
+    if (number > std::numeric_limits<std::uint32_t>::max())
+      throw std::runtime_error("more than 4 billion groups of operations: report fewer at once");
+    for (MeasuredValues& values : all) {
+      values.group = static_cast<std::uint32_t>(number);
+      tallied_.values.add(values);
+    }
+    tallied_.groups.add(group);
+  });
+  part.clear();
 }
 
 void Tally::clear() {
   parts_.clear();
-  used_bytes_ = 0;
-  given_up_ = false;
-}
-
-Tally::Result Tally::take() {
-  Result result;
-  std::size_t groups = 0, values = 0;
-  for (const auto& part : parts_) {
-    groups += part->groups();
-    for (std::size_t i = 0; i < part->groups(); ++i) values += part->values(i).used();
-  }
-  result.groups.reserve(groups);
-  result.values.reserve(values);
-  for (const auto& part : parts_) {
-    for (std::size_t i = 0; i < part->groups(); ++i) {
-      const auto group = static_cast<std::int64_t>(result.groups.size());
-      part->values(i).for_each([&](const Measures& measures, std::int64_t occurrences) {
-        result.values.push_back({group, occurrences, measures});
-      });
-      result.groups.push_back(part->group(i));
-      part->values(i) = ValueTable();
-    }
-  }
-  clear();
-  return result;
+  tallied_.groups.clear();
+  tallied_.values.clear();
 }
 
 }  // namespace ncclscope::cli::report

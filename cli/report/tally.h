@@ -3,13 +3,13 @@
 // What the statistics need of the operations, gathered while they are on their way to Parquet, so
 // that nothing is read again: the finest groups and, in each, the distinct values of the measures
 // and how often each occurs (Inspector's times are whole microseconds: a few hundred values stand
-// for thousands of operations). Memory is bounded: a tally whose values would need more gives up,
-// and statistics.cc gets the same from the Parquet files. Each reading thread fills a Part of its
-// own; the rest is for one thread, while nobody reads. Texts belong to the StringPool of the rows.
+// for thousands of operations). Memory is bounded: a part whose values would need more than its
+// share begins anew, and what it had goes to spools, which keep on disk what does not fit; a group
+// then occurs several times. Each reading thread fills a Part of its own; the rest is for one
+// thread, while nobody reads. Texts belong to the StringPool of the rows.
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +18,7 @@
 
 #include "cli/report/operations.h"
 #include "cli/report/schema.h"
+#include "cli/report/scratch.h"
 #include "cli/report/value_table.h"
 
 namespace ncclscope::cli::report {
@@ -37,8 +38,8 @@ static_assert(kMeasuredColumns.size() == std::tuple_size_v<Measures>);
 
 /// `occurrences` operations of a group with the same measures.
 struct MeasuredValues {
-  std::int64_t group = 0;
-  std::int64_t occurrences = 0;
+  std::uint32_t group = 0;
+  std::uint32_t occurrences = 0;
   Measures measures{};
 };
 
@@ -51,46 +52,51 @@ struct TalliedGroup {
   ColumnSet known = 0;
   std::int32_t rank = 0, ranks = 0, nodes = 0;
   std::int64_t bytes = 0;  // of each operation
-  std::int64_t operations = 0, timed = 0;
+  std::int64_t operations = 0;
+  std::array<std::int64_t, kMeasuredColumns.size()> measured{};  // operations with that measure
   std::int64_t first_ns = 0, last_ns = 0;
+};
+
+/// All that was gathered: `group` of the values are places in `groups`, ascending. Groups that
+/// several threads met, or one at several times, occur as often.
+struct Tallied {
+  Spool<TalliedGroup> groups;
+  Spool<MeasuredValues> values;
 };
 
 class Tally {
  public:
   class Part;
 
-  /// @param memory_bytes  most that the values may take while they are gathered
-  explicit Tally(std::uint64_t memory_bytes);
+  /// @param scratch       a folder for what does not fit; exists when that is
+  /// @param memory_bytes  that all of it may take
+  Tally(std::string scratch, std::uint64_t memory_bytes);
   ~Tally();
   Tally(const Tally&) = delete;
   Tally& operator=(const Tally&) = delete;
 
-  /// Rows that come from now on are of this job.
-  void begin_job(TextId job) { job_ = job; }
+  /// Rows that come from now on are of this job, and `threads` at most read them.
+  void begin_job(TextId job, unsigned threads);
   /// For one more thread, until the next begin_job(). Any thread.
   [[nodiscard]] Part& new_part();
   /// The rows from `first` on. The thread that has the part.
   void add(Part& part, const OperationBatch& batch, std::size_t first);
+  /// No more rows come to a part, which is gone then. The thread that has it.
+  void finish(Part& part);
   /// As new.
   void clear();
-  /// False once it has given up.
-  [[nodiscard]] bool complete() const { return !given_up_; }
-
-  struct Result {
-    std::vector<TalliedGroup> groups;
-    std::vector<MeasuredValues> values;  // those of a group together
-  };
-  /// All that was gathered; the tally is as new then. Groups that several threads met occur as
-  /// often.
-  [[nodiscard]] Result take();
+  /// Once all parts are finished.
+  [[nodiscard]] const Tallied& tallied() const { return tallied_; }
 
  private:
-  const std::uint64_t memory_bytes_;
-  std::atomic<std::uint64_t> used_bytes_{0};
-  std::atomic<bool> given_up_{false};
+  void move_to_spools(Part& part);
+
+  const std::uint64_t parts_bytes_;
+  unsigned threads_ = 1;
   TextId job_{};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Part>> parts_;
+  Tallied tallied_;
 };
 
 }  // namespace ncclscope::cli::report

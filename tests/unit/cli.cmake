@@ -21,6 +21,10 @@ ncclscope_test(cli_archive_test
   LINK ncclscope_cli_archive
   LABELS unit sanitize)
 
+ncclscope_test(cli_scratch_test
+  SOURCES unit/cli/scratch_test.cc
+  LINK ncclscope_scratch
+  LABELS unit sanitize)
 ncclscope_test(cli_report_test
   SOURCES unit/cli/report_test.cc
   LINK ncclscope_report ncclscope_archive

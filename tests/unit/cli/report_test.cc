@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts of `ncclscope report`: the schema and its page, classes, statistics both ways, rows of an
+// Parts of `ncclscope report`: the schema and its page, classes, statistics, rows of an
 // archive. Those that need DuckDB are skipped where it is not (in CI they fail). The whole is
 // tested in tests/e2e/report.
 #include <fcntl.h>
@@ -8,13 +8,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
 #include <set>
@@ -29,6 +34,7 @@
 #include "cli/report/duckdb.h"
 #include "cli/report/inputs.h"
 #include "cli/report/operations.h"
+#include "cli/report/output.h"
 #include "cli/report/paths.h"
 #include "cli/report/progress.h"
 #include "cli/report/reading.h"
@@ -70,28 +76,35 @@ TEST(ReportClassification, IsInspectors) {
 }
 
 TEST(ReportPaths, AreWhatAlgorithmsAndRecordsTell) {
-  EXPECT_EQ(paths_text({"RING", "TREE", "PAT", "SYMMETRIC"}, false), "");
-  EXPECT_EQ(paths_text({"RING"}, true), "network");
-  EXPECT_EQ(paths_text({"NVLS"}, false), "nvlink-sharp");
-  EXPECT_EQ(paths_text({"NVLS_TREE"}, false), "nvlink-sharp+network");
-  EXPECT_EQ(paths_text({"COLLNET_CHAIN", "NVLS"}, false), "nvlink-sharp+network+network-sharp");
+  const auto text = [](std::initializer_list<const char*> algorithms, bool network) {
+    PathsTaken paths{.network = network};
+    for (const char* algorithm : algorithms) paths.add_algorithm(algorithm);
+    return paths.text();
+  };
+  EXPECT_EQ(text({"RING", "TREE", "PAT", "SYMMETRIC"}, false), "");
+  EXPECT_EQ(text({"RING"}, true), "network");
+  EXPECT_EQ(text({"NVLS"}, false), "nvlink-sharp");
+  EXPECT_EQ(text({"NVLS_TREE"}, false), "nvlink-sharp+network");
+  EXPECT_EQ(text({"COLLNET_CHAIN", "NVLS"}, false), "nvlink-sharp+network+network-sharp");
 }
 
 TEST(ReportPaths, ContradictRanksAndNodesOnlyWhereTheyAreKnown) {
   SeenOfCommunicator seen;
-  EXPECT_EQ(remark_of(8, 1, seen), "");
+  EXPECT_EQ(remark_of(8, 1, seen), Remark::kNone);
   seen.nodes = {"a", "b"};
   seen.ranks = {0, 1, 2, 3};
-  EXPECT_EQ(remark_of(8, 2, seen), "");
-  EXPECT_EQ(remark_of(8, 1, seen), "nodes_as_one");
-  EXPECT_EQ(remark_of(4, 4, seen), "node_as_several");
-  EXPECT_EQ(remark_of(8, 4, seen), "");  // the other ranks may be on the other nodes
-  EXPECT_EQ(remark_of(4, 0, seen), "");
+  EXPECT_EQ(remark_of(8, 2, seen), Remark::kNone);
+  EXPECT_EQ(remark_of(8, 1, seen), Remark::kNodesAsOne);
+  EXPECT_EQ(remark_of(4, 4, seen), Remark::kNodeAsSeveral);
+  EXPECT_EQ(remark_of(8, 4, seen), Remark::kNone);  // the other ranks may be on the other nodes
+  EXPECT_EQ(remark_of(4, 0, seen), Remark::kNone);
   seen.nodes = {"a"};
-  EXPECT_EQ(remark_of(4, 1, seen), "");
+  EXPECT_EQ(remark_of(4, 1, seen), Remark::kNone);
   seen.network_ranks = {3};
-  EXPECT_EQ(remark_of(4, 1, seen), "network_within_node");
-  EXPECT_EQ(remark_of(8, 2, seen), "");
+  EXPECT_EQ(remark_of(4, 1, seen), Remark::kNetworkWithinNode);
+  EXPECT_EQ(remark_of(8, 2, seen), Remark::kNone);
+  EXPECT_EQ(remark_name(Remark::kNetworkWithinNode), "network_within_node");
+  EXPECT_EQ(remark_name(Remark::kNone), "");
 }
 
 /// Standard error goes to `file` while this lives.
@@ -186,46 +199,69 @@ std::int64_t number_of(Connection& connection, const std::string& sql) {
   return rows.next_chunk() ? rows.integer(0, 0) : -1;
 }
 
-/// All tables of statistics get another name.
-void put_aside(Connection& connection) {
-  for (const Grouping& grouping : groupings())
-    connection.run("ALTER TABLE " + std::string(grouping.table) + " RENAME TO other_" +
-                   grouping.table);
-}
-
-/// The tables of statistics are those that were put aside. Equal values come in another order,
-/// which may round the last digit of sums differently.
-void expect_same_tables(Connection& connection) {
+/// The files that write_csv() wrote hold what DuckDB makes of the view `operations`.
+void expect_what_duckdb_computes(Connection& connection, const std::filesystem::path& folder) {
   for (const Grouping& grouping : groupings()) {
-    std::string same_keys,
-        differs =
-            "a.operations <> b.operations OR a.timed <> b.timed OR a.total_bytes IS DISTINCT FROM "
-            "b.total_bytes OR a.first_ns IS DISTINCT FROM b.first_ns OR a.last_ns IS DISTINCT FROM "
-            "b.last_ns";
-    for (const char* key : grouping.keys)
-      same_keys += std::string(same_keys.empty() ? "" : " AND ") + "a." + key +
-                   " IS NOT DISTINCT FROM b." + key;
-    for (const char* column : grouping.describe)
-      differs += std::string(" OR a.") + column + " IS DISTINCT FROM b." + column;
+    std::string keys = "job", same_keys = "a.job = b.job", described;
+    for (const ColumnId column : grouping.keys) {
+      const std::string name = column_name(column);
+      keys += ", " + name;
+      same_keys += " AND a." + name + " IS NOT DISTINCT FROM b." + name;
+    }
+    std::string differs;
+    const auto exact = [&](const std::string& name, const std::string& sql) {
+      described += ", " + sql + " AS " + name;
+      differs += (differs.empty() ? "a." : " OR a.") + name + " IS DISTINCT FROM b." + name;
+    };
+    exact("operations", "count(*)");
+    exact("timed", "count(seconds)");
+    exact("total_bytes", "CAST(sum(bytes) AS BIGINT)");
+    exact("first_ns", "min(time_ns)");
+    exact("last_ns", "max(time_ns)");
+    for (const ColumnId column : grouping.describe) {
+      const std::string name = column_name(column);
+      const bool text = kColumns[static_cast<std::size_t>(column)].type == ColumnType::kText;
+      exact(name, (text ? "min(" : "max(") + name + ")");
+    }
+    const std::array<std::string, kStatistics.size()> functions{
+        "avg(M)",
+        "quantile_cont(M, 0.5)",
+        "quantile_cont(M, 0.05)",
+        "quantile_cont(M, 0.95)",
+        "quantile_cont(M, 0.99)",
+        "min(M)",
+        "max(M)",
+        "CASE WHEN count(M) > 1 THEN stddev_samp(M) END"};
     for (const std::string measure : kMeasures) {
-      for (const char* statistic : kStatistics) {
-        const std::string column = measure + "_" + statistic;
-        differs += " OR (a." + column + " IS NULL) <> (b." + column + " IS NULL) OR abs(a." +
-                   column + " - b." + column + ") > 1e-12 * abs(b." + measure + "_mean)";
+      described += ", max(abs(" + measure + ")) AS " + measure + "_scale";
+      for (std::size_t i = 0; i < kStatistics.size(); ++i) {
+        const std::string name = measure + "_" + kStatistics[i];
+        std::string function = functions[i];
+        for (std::size_t at = 0; (at = function.find('M', at)) != std::string::npos;)
+          function.replace(at, 1, measure);
+        described += ", " + function + " AS " + name;
+        differs += " OR (a." + name + " IS NULL) <> (b." + name + " IS NULL) OR abs(a." + name +
+                   " - b." + name + ") > 1e-10 * b." + measure + "_scale";
       }
     }
-    const std::string table = grouping.table, other = std::string("other_") + grouping.table;
-    const std::int64_t count = number_of(connection, "SELECT count(*) FROM " + table);
-    EXPECT_GE(count, 7) << table;
-    EXPECT_EQ(number_of(connection, "SELECT count(*) FROM " + other), count) << table;
-    EXPECT_EQ(number_of(connection, "SELECT count(*) FROM " + table + " a JOIN " + other +
-                                        " b ON " + same_keys),
-              count)
-        << table;
-    EXPECT_EQ(number_of(connection, "SELECT count(*) FROM " + table + " a JOIN " + other +
-                                        " b ON " + same_keys + " WHERE " + differs),
+    const std::string rows = "read_csv(" +
+                             sql_literal(folder / (std::string(grouping.table) + ".csv")) +
+                             ", header = true, sample_size = -1) a";
+    const std::string both = rows + " JOIN (SELECT " + keys + described +
+                             " FROM operations GROUP BY " + keys + ") b ON " + same_keys;
+    const std::int64_t groups = number_of(
+        connection, "SELECT count(*) FROM (SELECT DISTINCT " + keys + " FROM operations)");
+    EXPECT_GE(groups, 7) << grouping.table;
+    EXPECT_EQ(number_of(connection, "SELECT count(*) FROM " + rows), groups) << grouping.table;
+    EXPECT_EQ(number_of(connection, "SELECT count(*) FROM " + both), groups) << grouping.table;
+    EXPECT_EQ(number_of(connection, "SELECT count(*) FROM " + both + " WHERE " + differs), 0)
+        << grouping.table;
+    EXPECT_EQ(number_of(connection,
+                        "SELECT count(*) FROM (SELECT row_number() OVER () AS place, row_number() "
+                        "OVER (ORDER BY " +
+                            keys + ") AS wanted FROM " + rows + ") WHERE place <> wanted"),
               0)
-        << table;
+        << grouping.table;
   }
 }
 
@@ -291,77 +327,136 @@ class RandomSource : public OperationSource {
   std::atomic<unsigned> taken_{0};
 };
 
-TEST_F(ReportWithDuckdb, PathsBecomeColumnsOfCommunicatorsAndWords) {
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST_F(ReportWithDuckdb, StatisticsAreWhatDuckdbComputesWhateverTheMemoryAndTheThreads) {
   Connection connection = database_->connect();
-  connection.run(
-      "CREATE TABLE communicators AS SELECT * FROM (VALUES ('7', '0xa', 'tp', 2, 1, 5.0), ('7', "
-      "'0xb', NULL, 2, 1, 6.0), ('7', '0xc', 'dp', 2, 2, 7.0)) AS t(job, communicator, "
-      "communicator_name, ranks, nodes, total_seconds);"
-      "CREATE TABLE statistics AS SELECT '7' AS job, '0xa' AS communicator, 'NVLS' AS algorithm");
+  std::map<std::string, std::string> first;
+  struct Case {
+    std::uint64_t memory;
+    unsigned threads;
+  };
+  for (const auto& [memory, threads] : {Case{64 << 20, 2}, Case{200'000, 3}, Case{0, 1}}) {
+    const std::filesystem::path folder = folder_ / std::to_string(threads);
+    std::filesystem::create_directories(folder / "scratch");
+    StringPool pool;
+    Tally tally(folder / "scratch", memory);
+    for (const auto& [job, rows] : {std::pair{"4711", 700}, std::pair{"a \"job\", quoted", 300}}) {
+      RandomSource source(pool, 16, rows);
+      const auto operations = folder / "operations" / ("job=" + std::to_string(rows));
+      std::filesystem::create_directories(operations);
+      tally.begin_job(pool.intern(job), threads);
+      // So little memory that each thread writes several files, with more steps than a byte counts.
+      EXPECT_EQ(write_parquet(
+                    *database_, source, pool,
+                    {.folder = operations, .threads = threads, .memory_bytes = 1, .tally = &tally}),
+                0U);
+    }
+    const Statistics statistics = compute_statistics(
+        tally.tallied(), pool, {},
+        {.scratch = folder / "scratch", .memory_bytes = memory, .threads = threads});
+    write_csv(statistics, folder);
+    connection.run(operations_view(folder, "read"));
+    connection.run(
+        "CREATE OR REPLACE VIEW operations AS SELECT * REPLACE (CASE job WHEN '700' THEN '4711' "
+        "ELSE 'a \"job\", quoted' END AS job) FROM read");
+    EXPECT_EQ(number_of(connection, "SELECT count(*) FROM operations"), 16 * 1000);
+    expect_what_duckdb_computes(connection, folder);
+    for (const char* table :
+         {"statistics", "statistics_by_rank", "statistics_by_class", "communicators"}) {
+      const std::string text = text_of(folder / (std::string(table) + ".csv"));
+      EXPECT_EQ(first.try_emplace(table, text).first->second, text) << table << ' ' << memory;
+    }
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "scratch"));
+  }
+  EXPECT_EQ(number_of(connection, "SELECT count(DISTINCT step) FROM operations WHERE job = '4711'"),
+            700);
+  EXPECT_EQ(number_of(connection,
+                      "SELECT count(*) FROM operations WHERE communicator = '0x7' AND step = 'step "
+                      "699' AND file LIKE 'a file with a long name 1_'"),
+            2);
+}
+
+/// An operation of a rank in a communicator.
+struct ToyOperation {
+  const char *communicator, *name, *algorithm;
+  int rank, ranks, nodes;
+  double seconds;
+};
+
+class ToySource : public OperationSource {
+ public:
+  ToySource(StringPool& pool, std::vector<ToyOperation> operations)
+      : pool_(pool), operations_(std::move(operations)) {}
+
+  std::unique_ptr<OperationStream> next() override {
+    return taken_.exchange(true) ? nullptr : std::make_unique<Stream>(*this);
+  }
+
+ private:
+  class Stream : public OperationStream {
+   public:
+    explicit Stream(const ToySource& source) : source_(source) {}
+    bool fill(OperationBatch& batch) override {
+      for (const ToyOperation& operation : source_.operations_) {
+        StringPool& pool = source_.pool_;
+        batch.text(ColumnId::kCommunicator, pool.intern(operation.communicator));
+        batch.text(ColumnId::kCommunicatorName, pool.intern(operation.name));
+        batch.text(ColumnId::kAlgorithm, pool.intern(operation.algorithm));
+        batch.integer(ColumnId::kRank, operation.rank);
+        batch.integer(ColumnId::kRanks, operation.ranks);
+        batch.integer(ColumnId::kNodes, operation.nodes);
+        batch.number(ColumnId::kSeconds, operation.seconds);
+        batch.end_row();
+      }
+      return false;
+    }
+
+   private:
+    const ToySource& source_;
+  };
+
+  StringPool& pool_;
+  std::vector<ToyOperation> operations_;
+  std::atomic<bool> taken_{false};
+};
+
+TEST_F(ReportWithDuckdb, PathsBecomeColumnsOfCommunicatorsAndWords) {
+  StringPool pool;
+  std::filesystem::create_directories(folder_ / "scratch");
+  Tally tally(folder_ / "scratch", 1 << 20);
+  tally.begin_job(pool.intern("7"), 1);
+  ToySource source(pool, {{"0xa", "tp", "NVLS", 0, 2, 1, 2},
+                          {"0xa", "tp", "NVLS", 1, 2, 1, 3},
+                          {"0xb", "", "RING", 0, 2, 1, 6},
+                          {"0xc", "dp", "RING", 0, 2, 2, 7}});
+  (void)write_parquet(*database_, source, pool, {.folder = folder_, .tally = &tally});
   PathsSeen paths;
   paths.add({{{"7", "0xa"}, {{"n0"}, {0}, {0}, 10}}, {{"7", "0xb"}, {{"n0"}, {0, 1}, {}, 0}}});
   paths.add({{{"7", "0xa"}, {{"n1"}, {1}, {1}, 20}}, {{"7", "0xb"}, {{"n1"}, {1}, {}, 0}}});
-  add_paths(connection, paths);
-  Rows rows = connection.query(
-      "SELECT communicator, paths_seen, network_ranks, network_bytes, remark FROM communicators "
-      "ORDER BY 1");
-  ASSERT_TRUE(rows.next_chunk());
+  const Statistics statistics = compute_statistics(
+      tally.tallied(), pool, paths, {.scratch = folder_ / "scratch", .memory_bytes = 1 << 20});
+  std::vector<CommunicatorRow> rows;
+  statistics.communicators.for_each([&](const CommunicatorRow& row) { rows.push_back(row); });
   ASSERT_EQ(rows.size(), 3U);
-  EXPECT_EQ(rows.text(1, 0), "nvlink-sharp+network");
-  EXPECT_EQ(rows.integer(2, 0), 2);
-  EXPECT_EQ(rows.integer(3, 0), 30);
-  EXPECT_EQ(rows.text(4, 0), "nodes_as_one");
-  EXPECT_TRUE(rows.is_null(1, 1) && rows.is_null(2, 1) && rows.is_null(3, 1));
-  EXPECT_TRUE(rows.is_null(1, 2) && rows.is_null(4, 2));
-  const std::vector<Insight> insights = path_insights(connection);
+  EXPECT_EQ(statistics.texts.text(rows[0].communicator), "0xa");
+  EXPECT_EQ(rows[0].ranks_seen, 2);
+  EXPECT_EQ(rows[0].total_seconds, 5);
+  EXPECT_EQ(rows[0].paths.text(), "nvlink-sharp+network");
+  EXPECT_EQ(rows[0].network_ranks, 2);
+  EXPECT_EQ(rows[0].network_bytes, 30);
+  EXPECT_EQ(rows[0].remark, Remark::kNodesAsOne);
+  EXPECT_EQ(rows[1].paths.text(), "");
+  EXPECT_EQ(rows[1].network_ranks, 0);
+  EXPECT_EQ(rows[2].paths.text(), "");
+  EXPECT_EQ(rows[2].remark, Remark::kNone);
+  const std::vector<Insight> insights = path_insights(statistics);
   ASSERT_EQ(insights.size(), 1U);
   EXPECT_EQ(insights[0].text,
             "2 communicators, such as 0xb, are on several nodes that NCCL takes for one.");
-}
-
-TEST_F(ReportWithDuckdb, StatisticsOfWhatWasTalliedAreThoseOfTheParquetFiles) {
-  StringPool pool;
-  Tally tally(std::uint64_t{64} << 20);
-  for (const auto& [job, rows] : {std::pair{"4711", 1000}, std::pair{"a job", 1500}}) {
-    RandomSource source(pool, 16, rows);
-    const auto folder = folder_ / "operations" / (std::string("job=") + job);
-    std::filesystem::create_directories(folder);
-    tally.begin_job(pool.intern(job));
-    // So little memory that each thread writes several files, with more steps than a byte counts.
-    EXPECT_EQ(write_parquet(*database_, source, pool,
-                            {.folder = folder, .threads = 3, .memory_bytes = 1, .tally = &tally}),
-              0U);
-  }
-  ASSERT_TRUE(tally.complete());
-  Connection connection = database_->connect();
-  connection.run(operations_view(folder_));
-  EXPECT_EQ(number_of(connection, "SELECT count(*) FROM operations"), 16 * 2500);
-  EXPECT_EQ(number_of(connection, "SELECT count(DISTINCT step) FROM operations WHERE job = '4711'"),
-            1000);
-  EXPECT_EQ(number_of(connection,
-                      "SELECT count(*) FROM operations WHERE communicator = '0x7' AND step = 'step "
-                      "999' AND file LIKE 'a file with a long name 1_'"),
-            4);
-  compute_statistics(*database_, connection, {.values_in_memory = 10'000'000, .threads = 2});
-  put_aside(connection);
-  compute_statistics(*database_, connection, {.threads = 2, .pool = &pool}, tally.take());
-  expect_same_tables(connection);
-}
-
-TEST_F(ReportWithDuckdb, ATallyGivesUpWhereItsMemoryEnds) {
-  StringPool pool;
-  Tally tally(100'000);
-  for (const int rows : {10, 10'000}) {
-    RandomSource source(pool, 4, rows);
-    tally.begin_job(pool.intern("4711"));
-    EXPECT_EQ(write_parquet(*database_, source, pool,
-                            {.folder = folder_, .threads = 2, .memory_bytes = 1, .tally = &tally}),
-              0U);
-    EXPECT_EQ(tally.complete(), rows == 10);
-  }
-  tally.clear();
-  EXPECT_TRUE(tally.complete());
-  EXPECT_TRUE(tally.take().groups.empty());
 }
 
 TEST_F(ReportWithDuckdb, ColumnsThatAreNotWantedAreTold) {
@@ -386,42 +481,29 @@ TEST_F(ReportWithDuckdb, AReaderThatThrowsStopsTheOthers) {
                std::runtime_error);
 }
 
-TEST_F(ReportWithDuckdb, StatisticsAreTheSameInMemoryAndSortedByDuckdb) {
-  Connection connection = database_->connect();
-  // 20,000 rows of 3 jobs, NULL algorithms, untimed operations, groups of one, times with and
-  // without many repetitions.
-  connection.run(
-      "CREATE TABLE operations AS SELECT (i % 3)::VARCHAR AS job, '0x' || (i % 7) AS communicator, "
-      "NULL::VARCHAR AS communicator_name, "
-      "NULL::VARCHAR AS dimension, 8 AS ranks, 2 AS nodes, 'mixed' AS communication_class, (i % "
-      "8)::INTEGER AS rank, "
-      "'node' || (i % 2) AS node, NULL::VARCHAR AS gpu, CASE WHEN i = 5 THEN 'Broadcast' ELSE "
-      "'AllReduce' END AS collective, "
-      "(1024 << (i % 3))::BIGINT AS bytes, CASE WHEN i % 2 = 0 THEN 'RING' END AS algorithm, "
-      "NULL::VARCHAR AS protocol, i AS time_ns, "
-      "CASE WHEN i % 11 = 0 THEN NULL WHEN i % 2 = 0 THEN (hash(i) % 50 + 1) / 1e6 ELSE (hash(i) % "
-      "1000000007 + 1) / 1e9 END AS seconds, "
-      "seconds * 3e9 AS algbw, CASE WHEN i % 13 = 0 THEN NULL ELSE sqrt(seconds) END AS busbw FROM "
-      "range(20000) t(i)");
-  compute_statistics(*database_, connection, {.values_in_memory = 1000000, .threads = 2});
-  put_aside(connection);
-  compute_statistics(*database_, connection, {.values_in_memory = 0, .threads = 2});
-  expect_same_tables(connection);
-  // And DuckDB's own aggregates agree.
-  EXPECT_EQ(number_of(connection,
-                      "SELECT count(*) FROM statistics_by_class s JOIN (SELECT job, collective, "
-                      "bytes, algorithm, count(*) AS n, "
-                      "count(seconds) AS timed, quantile_cont(seconds, 0.05) AS p5, "
-                      "quantile_cont(busbw, 0.99) AS p99, "
-                      "stddev_samp(algbw) AS deviation, avg(seconds) AS mean FROM operations GROUP "
-                      "BY ALL) o ON s.job = o.job AND "
-                      "s.collective = o.collective AND s.bytes = o.bytes AND s.algorithm IS NOT "
-                      "DISTINCT FROM o.algorithm WHERE "
-                      "n <> operations OR o.timed <> s.timed OR abs(p5 - seconds_p5) > 1e-12 * p5 "
-                      "OR abs(p99 - busbw_p99) > 1e-12 * p99 "
-                      "OR abs(deviation - algbw_stddev) > 1e-9 * deviation OR abs(mean - "
-                      "seconds_mean) > 1e-12 * mean"),
-            0);
+TEST_F(ReportWithDuckdb, JsonHasTheRowsWithMostTime) {
+  StringPool pool;
+  std::filesystem::create_directories(folder_ / "scratch");
+  Tally tally(folder_ / "scratch", 1 << 20);
+  tally.begin_job(pool.intern("7"), 1);
+  ToySource source(pool, {{"0xa", "tp", "RING", 0, 1, 1, 5},
+                          {"0xb", "dp", "RING", 0, 1, 1, 1},
+                          {"0xc", "pp", "RING", 0, 1, 1, 9}});
+  (void)write_parquet(*database_, source, pool, {.folder = folder_, .tally = &tally});
+  const Statistics statistics = compute_statistics(
+      tally.tallied(), pool, {}, {.scratch = folder_ / "scratch", .memory_bytes = 1 << 20});
+  const auto communicators_of = [&](std::uint64_t most_rows) {
+    write_json(statistics, folder_, {}, ReadAccount(), most_rows);
+    const auto json = nlohmann::json::parse(text_of(folder_ / "report.json"));
+    std::vector<std::string> names;
+    for (const auto& row : json["communicators"]) names.push_back(row["communicator"]);
+    return std::pair(names, json["left_out_rows"].dump());
+  };
+  EXPECT_EQ(communicators_of(3),
+            std::pair(std::vector<std::string>{"0xa", "0xb", "0xc"}, std::string("{}")));
+  const auto [names, left_out] = communicators_of(2);
+  EXPECT_EQ(names, (std::vector<std::string>{"0xa", "0xc"}));
+  EXPECT_EQ(left_out, R"({"communicators":1,"statistics":1,"statistics_by_rank":1})");
 }
 
 class ArchiveRows : public ReportWithDuckdb {
@@ -575,10 +657,7 @@ TEST_F(ArchiveRows, TellWhoUsedTheNetwork) {
   Connection connection = database_->connect();
   ReadAccount account;
   read(connection, account);
-  const PathsSeen::Seen seen = paths_.seen();
-  ASSERT_EQ(seen.size(), 1U);
-  const auto& [key, communicator] = *seen.begin();
-  EXPECT_EQ(key, PathsSeen::Key("4711", "0xdeadbeef"));
+  const SeenOfCommunicator communicator = paths_.of({"4711", "0xdeadbeef"});
   EXPECT_EQ(communicator.nodes, std::set<std::string>{"node0"});
   EXPECT_EQ(communicator.ranks, (std::set<std::int64_t>{0, 1, 2}));
   EXPECT_EQ(communicator.network_ranks, (std::set<std::int64_t>{0, 1}));
