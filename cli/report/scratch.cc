@@ -23,7 +23,7 @@ namespace {
 }  // namespace
 
 ScratchFile::ScratchFile(ScratchFile&& other) noexcept
-    : folder_(other.folder_),
+    : folder_(std::move(other.folder_)),
       file_(std::exchange(other.file_, -1)),
       bytes_(std::exchange(other.bytes_, 0)) {}
 
