@@ -260,7 +260,8 @@ void register_top(CLI::App& app) {
       "BUSY     share of the time a rank spent in these operations\n"
       "SLOWEST  the rank that came last, and how long the others waited for it per operation, all "
       "sizes;\n"
-      "         (of N): of the ranks on the nodes asked only, the last one may be elsewhere\n"
+      "         (of N): of the ranks on the nodes asked only, the last one may be elsewhere;\n"
+      "         - where GPU times are known of other operations on each rank\n"
       "Exit status: 0 ended; 2 wrong arguments; 3 an agent was not reached.");
   command->callback([options] {
     if (const int status = Top(*options).run(); status != kSuccess) throw CLI::RuntimeError(status);

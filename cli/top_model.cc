@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -149,13 +150,22 @@ void collect(const TopInterval& interval, Collected& out) {
   }
 }
 
+/// Not told where ranks' GPU times are of other operations: the governor of each chooses its own.
 void find_slowest(const std::map<std::int32_t, RankSums>& ranks, TopRow& row) {
+  constexpr double kComparable = 0.5;  // the fewest operations of a rank, of the most
   double total = 0;
   double least = 0;
+  double fewest = std::numeric_limits<double>::max();
+  double most = 0;
   std::size_t count = 0;
   for (const auto& [rank, sums] : ranks) {
-    if (sums.operations <= 0) continue;
+    if (sums.operations <= 0) {
+      fewest = 0;
+      continue;
+    }
     const double mean = sums.seconds / sums.operations;
+    fewest = std::min(fewest, sums.operations);
+    most = std::max(most, sums.operations);
     total += mean;
     if (count++ == 0 || mean < least) {
       least = mean;
@@ -163,7 +173,7 @@ void find_slowest(const std::map<std::int32_t, RankSums>& ranks, TopRow& row) {
       row.slowest_node = sums.node;
     }
   }
-  if (count < 2) {
+  if (count < 2 || fewest < kComparable * most) {
     row.slowest_rank = -1;  // nobody to compare with
     row.slowest_node.clear();
     return;

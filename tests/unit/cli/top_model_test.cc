@@ -84,6 +84,17 @@ TEST(TopRows, TheSlowestRankIsTheOneThatWaitedLeast) {
   EXPECT_NEAR(rows[0].others_waited_seconds, 0.008, 1e-9);
 }
 
+TEST(TopRows, NobodyIsSlowWhereRanksAreTimedInOtherOperations) {
+  for (const std::uint64_t timed :
+       {std::uint64_t{100}, std::uint64_t{105}}) {  // none of 20 in the window, and a quarter
+    const std::vector<TopRow> rows = top_rows(
+        {{snapshot("a", 10, 0, 100), snapshot("a", 12, 0, 120)},
+         {snapshot("b", 10, 2, 100, 0.010, 0.002), snapshot("b", 12, 2, timed, 0.010, 0.002)}});
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0].slowest_rank, -1) << timed;
+  }
+}
+
 TEST(TopRows, NobodyIsSlowWhereRanksDoNotWaitForEachOther) {
   v1::GetSnapshotResponse before = snapshot("a", 10, 0, 100, 0.010, 0.002);
   v1::GetSnapshotResponse after = snapshot("a", 12, 0, 120, 0.010, 0.002);
