@@ -2,6 +2,7 @@
 #include "cli/report/duckdb.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <array>
@@ -97,6 +98,12 @@ Connection connect_to(duckdb_api::Database database) {
   if (duckdb_library().connect(database, &connection) != kSuccess)
     fail("no connection to DuckDB", "");
   return {database, connection};
+}
+
+void give_back_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace
@@ -259,6 +266,7 @@ Connection::~Connection() {
 }
 
 void Connection::run(const std::string& sql) {
+  if (gives_back_) give_back_memory();
   const auto& library = duckdb_library();
   duckdb_api::Result result{};
   const bool failed = library.query(connection_, sql.c_str(), &result) != kSuccess;
@@ -269,6 +277,7 @@ void Connection::run(const std::string& sql) {
 }
 
 Rows Connection::query(const std::string& sql) {
+  if (gives_back_) give_back_memory();
   const auto& library = duckdb_library();
   duckdb_api::PreparedStatement statement = nullptr;
   if (library.prepare(connection_, sql.c_str(), &statement) != kSuccess) {

@@ -74,12 +74,17 @@ class Connection {
   Connection(duckdb_api::Database database, duckdb_api::Connection connection)
       : database_(database), connection_(connection) {}
   Connection(Connection&& other) noexcept
-      : database_(other.database_), connection_(std::exchange(other.connection_, nullptr)) {}
+      : database_(other.database_),
+        connection_(std::exchange(other.connection_, nullptr)),
+        gives_back_(other.gives_back_) {}
   Connection& operator=(Connection&&) = delete;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection();
 
+  /// From now on each statement begins with freed memory given back to the kernel: of threads that
+  /// come and go with their buffers the allocator keeps 100 MB and more otherwise.
+  void give_back_freed_memory() { gives_back_ = true; }
   /// One or more statements whose rows nobody wants.
   void run(const std::string& sql);
   /// One statement.
@@ -94,6 +99,7 @@ class Connection {
  private:
   duckdb_api::Database database_;
   duckdb_api::Connection connection_;
+  bool gives_back_ = false;
 };
 
 /// Appends rows to a table, much faster than INSERT. A value for each of its columns, in order;

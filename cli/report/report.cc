@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/report/analysis_memory.h"
 #include "cli/report/compare.h"
 #include "cli/report/draw.h"
 #include "cli/report/flight_operations.h"
@@ -179,9 +180,15 @@ bool wants_more_than_tables(const ReportOptions& options) {
          !options.throughput.prometheus.empty();
 }
 
+unsigned threads_of(const ReportOptions& options) {
+  return options.threads != 0 ? options.threads
+                              : std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+}
+
 /// Without the drawing library there is a report all the same.
 Drawn draw(Connection& connection, const ReportOptions& options,
            const std::vector<Insight>& known) {
+  begin_analysis(connection, analysis_share(memory_bytes(options), threads_of(options)));
   try {
     return draw_report(connection, options.output, options.pictures, options.throughput, known);
   } catch (const AssetError& error) {
@@ -244,11 +251,6 @@ void give_back_freed_memory(const ReportOptions& options) {
 #endif
 }
 
-unsigned threads_of(const ReportOptions& options) {
-  return options.threads != 0 ? options.threads
-                              : std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
-}
-
 int run_comparison(const ReportOptions& options) {
   prepare_output(options);
   const ScratchFolder scratch(options.output / ".scratch");
@@ -265,7 +267,7 @@ int run_comparison(const ReportOptions& options) {
   progress.step("reading B");
   bad += open_side(database, connection, options, options.compare[1], "b", threads, pool);
   progress.step("comparing");
-  use_threads(connection, threads);
+  begin_analysis(connection, analysis_share(memory_bytes(options), threads));
   CompareOptions settings;
   settings.least_change = options.least_change;
   const Comparison comparison =

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string_view>
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr std::size_t kBlocks = 20;
 constexpr std::size_t kMostCommunicators = 65'535;
+constexpr std::size_t kMostDatatypes = 255;
 
 model::Function function_of(std::string_view name) {
   for (std::size_t i = 0; i < model::kFunctionCount; ++i) {
@@ -55,9 +57,34 @@ class Covered {
   std::size_t at_ = 0;
 };
 
+/// The number of a text; those that come after `most` share a number, so that no input makes it
+/// large.
+class TextNumbers {
+ public:
+  explicit TextNumbers(std::size_t most) : most_(most) {}
+
+  std::size_t of(std::string_view text) {
+    const auto known = numbers_.find(text);
+    if (known != numbers_.end()) return known->second;
+    const std::size_t number = numbers_.size();
+    if (number == most_) return most_;
+    numbers_.emplace(text, number);
+    return number;
+  }
+
+ private:
+  std::size_t most_;
+  std::map<std::string, std::size_t, std::less<>> numbers_;
+};
+
 /// Gives a process's operations to the step finder.
 class StepReader {
  public:
+  explicit StepReader(std::size_t most) : most_(most) {}
+
+  /// More steps than are kept have been found.
+  [[nodiscard]] bool left_out() const { return left_out_; }
+
   /// Once more; returns the steps of this time.
   std::vector<RunStep> play(Connection& connection, const std::string& where) {
     // The finder's time goes on: what comes again comes later.
@@ -81,11 +108,7 @@ class StepReader {
   static constexpr std::uint64_t kBetweenNs = 1'000'000'000;
 
   verdict::StepOperation operation_of(const Rows& rows, std::size_t r, std::uint64_t shift) {
-    const auto [communicator, is_new] = communicators_.try_emplace(
-        std::string(rows.text(0, r)),
-        static_cast<std::uint16_t>(std::min(communicators_.size(), kMostCommunicators)));
-    const auto [datatype, is_new_type] = datatypes_.try_emplace(
-        std::string(rows.text(3, r)), static_cast<model::DataType>(datatypes_.size()));
+    const auto datatype = static_cast<model::DataType>(datatypes_.of(rows.text(3, r)));
     const auto called_ns = static_cast<std::uint64_t>(rows.integer(4, r));
     const auto start_ns = static_cast<std::uint64_t>(rows.integer(5, r));
     if (shift == 0) {
@@ -97,9 +120,9 @@ class StepReader {
     operation.bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, rows.integer(2, r)));
     operation.call_ns = called_ns + shift;
     operation.gpu_start_ns = start_ns == 0 ? 0 : start_ns + shift;
-    operation.communicator = communicator->second;
+    operation.communicator = static_cast<std::uint16_t>(communicators_.of(rows.text(0, r)));
     operation.signature = verdict::step_signature(operation.communicator, operation.function,
-                                                  datatype->second, operation.bytes);
+                                                  datatype, operation.bytes);
     return operation;
   }
 
@@ -107,6 +130,10 @@ class StepReader {
   void take(std::uint64_t shift, std::vector<RunStep>& steps) {
     for (const verdict::Step& step : finder_.steps()) {
       if (step.start_ns < first_ns_ + shift) continue;
+      if (steps.size() == most_) {
+        left_out_ = true;
+        break;
+      }
       RunStep& made = steps.emplace_back();
       made.start_ns = static_cast<std::int64_t>(step.start_ns - shift);
       made.stop_ns = static_cast<std::int64_t>(step.stop_ns - shift);
@@ -115,8 +142,10 @@ class StepReader {
   }
 
   verdict::StepPeriod finder_;
-  std::map<std::string, std::uint16_t, std::less<>> communicators_;
-  std::map<std::string, model::DataType, std::less<>> datatypes_;
+  TextNumbers communicators_{kMostCommunicators};
+  TextNumbers datatypes_{kMostDatatypes};
+  std::size_t most_;
+  bool left_out_ = false;
   std::uint64_t first_ns_ = 0, last_ns_ = 0;
 };
 
@@ -141,28 +170,40 @@ void number_steps(Connection& connection, const std::string& where, std::vector<
                        " AND coalesce(datatype, '') = " + sql_literal(std::string(rows.text(3, r)));
                  key = rows.integer(4, r) != 0 ? "start_ns" : kCalled;
                });
-  std::vector<std::int64_t> times;
+  // How many of them came before each step began and ended. Both follow each other in time.
+  std::vector<std::int64_t> at_start(steps.size(), 0);
+  std::vector<std::int64_t> at_stop(steps.size(), 0);
+  std::int64_t seen = 0;
+  std::size_t started = 0;
+  std::size_t stopped = 0;
+  const auto pass = [&](std::int64_t ns) {
+    while (started < steps.size() && steps[started].start_ns <= ns) at_start[started++] = seen;
+    while (stopped < steps.size() && steps[stopped].stop_ns <= ns) at_stop[stopped++] = seen;
+  };
   if (!key.empty())
     for_each_row(connection, "SELECT " + key + " AS moment" + where + alike + " ORDER BY moment",
-                 [&](const Rows& rows, std::size_t r) { times.push_back(rows.integer(0, r)); });
-  const auto before = [&](std::int64_t ns) {
-    return std::lower_bound(times.begin(), times.end(), ns) - times.begin();
-  };
+                 [&](const Rows& rows, std::size_t r) {
+                   if (rows.is_null(0, r)) return;
+                   pass(rows.integer(0, r));
+                   ++seen;
+                 });
+  pass(std::numeric_limits<std::int64_t>::max());
   std::vector<double> in_a_step;
-  for (const RunStep& step : steps)
-    in_a_step.push_back(static_cast<double>(before(step.stop_ns) - before(step.start_ns)));
+  in_a_step.reserve(steps.size());
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    in_a_step.push_back(static_cast<double>(at_stop[i] - at_start[i]));
   const double usual = std::max(1.0, verdict::median(std::move(in_a_step)));
   std::int64_t next = 0;
-  for (RunStep& step : steps) {
-    step.number = std::max<std::int64_t>(
-        next, std::llround(static_cast<double>(before(step.start_ns)) / usual));
-    next = step.number + 1;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    steps[i].number =
+        std::max<std::int64_t>(next, std::llround(static_cast<double>(at_start[i]) / usual));
+    next = steps[i].number + 1;
   }
 }
 
 }  // namespace
 
-RunSteps find_steps(Connection& connection, const std::string& view) {
+RunSteps find_steps(Connection& connection, const std::string& view, std::size_t most) {
   RunSteps out;
   std::string where;
   for_each_row(
@@ -187,9 +228,10 @@ RunSteps find_steps(Connection& connection, const std::string& view) {
   }
   // Played twice: the first time the finder learns the period, so that the second time it knows it
   // from the first operation on and times every step by the same one of its operations.
-  StepReader reader;
+  StepReader reader(most);
   reader.play(connection, where);
   out.steps = reader.play(connection, where);
+  out.left_out = reader.left_out();
   std::erase_if(out.steps, [](const RunStep& step) { return step.stop_ns <= step.start_ns; });
   if (out.steps.empty()) {
     out.why_none = "the operations of " + out.process + " show no period";

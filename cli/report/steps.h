@@ -4,6 +4,7 @@
 // process's operations by the agent's own step finder (verdict/step_period.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,11 +26,16 @@ struct RunStep {
 struct RunSteps {
   std::string process;  // "pid 1234 on node0", that was looked at
   std::vector<RunStep> steps;
-  std::string why_none;  // if there are none
+  std::string why_none;   // if there are none
+  bool left_out = false;  // of more than may be kept, these are the first
 };
 
+/// Steps that are kept: of a run of weeks whose steps take a second, all.
+inline constexpr std::size_t kMostSteps = 1'000'000;
+
 /// Of the process with most operations. Only operations whose start is known are of use.
-[[nodiscard]] RunSteps find_steps(Connection& connection, const std::string& view);
+[[nodiscard]] RunSteps find_steps(Connection& connection, const std::string& view,
+                                  std::size_t most = kMostSteps);
 
 /// Medians of blocks of steps, for effect_of(); each step alone where there are few.
 [[nodiscard]] std::vector<double> step_seconds(Connection& connection, const std::string& view);

@@ -362,6 +362,11 @@ std::vector<Insight> insights_of(const Explanation& e) {
                        " parts of the run. Parts that follow each other are taken as independent.",
                    0, 0});
   };
+  if (e.steps.left_out)
+    out.push_back(
+        {Insight::Weight::kInformation, "steps_in_part",
+         "Of all steps the first " + std::to_string(e.steps.steps.size()) + " were looked at.", "",
+         0, 0});
   if (!e.throughput.samples.empty() && e.steps.steps.empty()) {
     out.push_back({Insight::Weight::kNotice, "no_steps",
                    "Throughput could not be held against steps: " + e.steps.why_none + ".", "", 0,

@@ -46,8 +46,8 @@ struct Episode {
 
 class RunJudge {
  public:
-  RunJudge(Connection& connection, const std::string& view, Run run)
-      : connection_(connection), run_(std::move(run)) {
+  RunJudge(Connection& connection, const std::string& view, Run run, const JudgeLimits& limits)
+      : connection_(connection), run_(std::move(run)), limits_(limits) {
     from_ = " FROM " + view + " WHERE job = " + sql_literal(run_.job) +
             " AND coalesce(run, 0) = " + std::to_string(run_.run) +
             " AND seconds > 0 AND ranks > 1 AND rank IS NOT NULL";
@@ -55,6 +55,7 @@ class RunJudge {
 
   /// Returns why the run cannot be judged, else nothing.
   std::string judge(std::vector<Insight>& out) {
+    choose_communicators();
     if (!find_places()) return "there are operations of one GPU alone";
     if (std::string reason = find_windows(); !reason.empty()) return reason;
     connection_.run(
@@ -78,10 +79,46 @@ class RunJudge {
       for (const verdict::Finding& finding : judge.findings()) remember(finding, w);
     }
     for (const Episode& episode : episodes_) tell(episode, options.windows, out);
+    if (left_out_ > 0) tell_left_out(out);
     return {};
   }
 
  private:
+  /// Restricts from_ to those with most time if there are very many; finds the time of the run.
+  void choose_communicators() {
+    connection_.run(
+        "CREATE OR REPLACE TEMP TABLE judged_communicators AS SELECT communicator, sum(seconds) AS"
+        " s, least(count(*), greatest(max(ranks), max(rank) + 1)) AS members, min(time_ns) AS"
+        " first, max(time_ns) AS last" +
+        from_ + " GROUP BY 1");
+    std::int64_t communicators = 0;
+    std::int64_t members = 0;
+    for_each_row(connection_,
+                 "SELECT count(*), sum(members), min(first), max(last) FROM judged_communicators",
+                 [&](const Rows& rows, std::size_t r) {
+                   communicators = rows.integer(0, r);
+                   members = rows.integer(1, r);
+                   first_ns_ = rows.integer(2, r);
+                   last_ns_ = rows.integer(3, r);
+                 });
+    if (static_cast<std::size_t>(communicators) <= limits_.communicators &&
+        static_cast<std::size_t>(members) <= limits_.members)
+      return;
+    connection_.run(
+        "CREATE OR REPLACE TEMP TABLE judged_communicators AS SELECT communicator FROM (SELECT"
+        " communicator, row_number() OVER most AS place, sum(members) OVER most AS members FROM"
+        " judged_communicators WINDOW most AS (ORDER BY s DESC, communicator ROWS UNBOUNDED"
+        " PRECEDING)) WHERE place = 1 OR (place <= " +
+        std::to_string(limits_.communicators) +
+        " AND members <= " + std::to_string(limits_.members) + ")");
+    for_each_row(connection_, "SELECT count(*) FROM judged_communicators",
+                 [&](const Rows& rows, std::size_t r) {
+                   judged_ = rows.integer(0, r);
+                   left_out_ = communicators - judged_;
+                 });
+    from_ += " AND communicator IN (SELECT communicator FROM judged_communicators)";
+  }
+
   bool find_places() {
     job_.job_id = run_.job;
     std::map<std::tuple<std::string, std::int64_t, std::string>, std::uint32_t> gpus;
@@ -125,11 +162,6 @@ class RunJudge {
   /// Returns why there are too few, else nothing.
   std::string find_windows() {
     double operations = 0;
-    for_each_row(connection_, "SELECT min(time_ns), max(time_ns)" + from_,
-                 [&](const Rows& rows, std::size_t r) {
-                   first_ns_ = rows.integer(0, r);
-                   last_ns_ = rows.integer(1, r);
-                 });
     for_each_row(connection_,
                  "SELECT max(n) FROM (SELECT count(*) AS n" + from_ +
                      " GROUP BY communicator, rank, collective)",
@@ -221,10 +253,20 @@ class RunJudge {
                 : ", from " + utc_text(insight.since_ns) + " to " + utc_text(insight.until_ns);
     text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
     insight.text = text + ".";
-    insight.detail = verdict::explanation(job_, finding);
-    if (run_.run > 0 || several_runs)
-      insight.detail += " Job " + printable(run_.job) + ", run " + std::to_string(run_.run) + ".";
+    insight.detail = verdict::explanation(job_, finding) + of_run();
     out.push_back(std::move(insight));
+  }
+
+  void tell_left_out(std::vector<Insight>& out) const {
+    out.push_back({Insight::Weight::kInformation, "judged_in_part",
+                   "Of " + std::to_string(judged_ + left_out_) + " communicators the " +
+                       std::to_string(judged_) + " with most time were judged.",
+                   "More would not fit into the memory." + of_run(), 0, 0});
+  }
+
+  [[nodiscard]] std::string of_run() const {
+    if (run_.run == 0 && !several_runs) return {};
+    return " Job " + printable(run_.job) + ", run " + std::to_string(run_.run) + ".";
   }
 
  public:
@@ -233,7 +275,9 @@ class RunJudge {
  private:
   Connection& connection_;
   Run run_;
+  JudgeLimits limits_;
   std::string from_;
+  std::int64_t judged_ = 0, left_out_ = 0;  // communicators, if some are
   verdict::Job job_;
   std::map<std::string, std::uint32_t> communicators_;
   std::map<std::pair<std::uint32_t, std::int32_t>, std::uint32_t> members_;
@@ -281,7 +325,7 @@ void add_records(Connection& connection, const std::string& view, const RunHead&
 }  // namespace
 
 std::vector<Insight> find_insights(Connection& connection, const std::string& view,
-                                   const RunHead& head) {
+                                   const RunHead& head, const JudgeLimits& limits) {
   std::vector<Run> runs;
   for_each_row(connection,
                "SELECT job, coalesce(run, 0) FROM " + view +
@@ -294,7 +338,7 @@ std::vector<Insight> find_insights(Connection& connection, const std::string& vi
   std::string unjudged;
   std::size_t judged = 0;
   for (const Run& run : runs) {
-    RunJudge judge(connection, view, run);
+    RunJudge judge(connection, view, run, limits);
     judge.several_runs = runs.size() > 1;
     if (std::string reason = judge.judge(out); reason.empty())
       ++judged;
@@ -309,7 +353,8 @@ std::vector<Insight> find_insights(Connection& connection, const std::string& vi
         {Insight::Weight::kInformation, "unjudged",
          "Who is late and which transfers became slower was not judged: " + unjudged + ".", "", 0,
          0});
-  if (out.empty())
+  if (std::all_of(out.begin(), out.end(),
+                  [](const Insight& insight) { return insight.kind == "judged_in_part"; }))
     out.push_back(
         {Insight::Weight::kInformation, "nothing", "Nothing stands out.",
          "Nobody is late, and no transfer became slower, as far as operations of all ranks of "

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/diagnose/nodes.h"
+#include "cli/report/analysis_memory.h"
 #include "cli/report/compare.h"
 #include "cli/report/duckdb.h"
 #include "cli/report/effect.h"
@@ -348,6 +349,70 @@ TEST_F(RunTables, AShortRunIsSaidNotToHaveBeenJudged) {
   ASSERT_THAT(insights, SizeIs(1));
   EXPECT_EQ(insights[0].kind, "unjudged");
   EXPECT_THAT(insights[0].text, HasSubstr("the run is shorter than 6.00 s"));
+}
+
+/// A communicator of its own for each of its operations beside the run's, with hardly any time.
+constexpr const char* kSmallCommunicators =
+    "INSERT INTO a SELECT * REPLACE ('0x' || sequence AS communicator, seconds / 1e3 AS seconds)"
+    " FROM a WHERE collective = 'AllGather'";
+
+TEST_F(RunTables, CommunicatorsWithMostTimeAreJudgedWhereThereAreVeryMany) {
+  connection_->run(table_of("a", {.late_rank = 5}));
+  connection_->run(kSmallCommunicators);
+  const RunHead head = run_head(*connection_, "a");
+  const auto all = find_insights(*connection_, "a", head);
+  EXPECT_THAT(all, Contains(kind("late_gpu")));
+  EXPECT_THAT(all, Not(Contains(kind("judged_in_part"))));
+  for (const JudgeLimits& limits : {JudgeLimits{.communicators = 3}, JudgeLimits{.members = 24}}) {
+    const auto some = find_insights(*connection_, "a", head, limits);
+    EXPECT_THAT(
+        some, Contains(AllOf(kind("late_gpu"), Field(&Insight::text, HasSubstr("global rank 5")))));
+    EXPECT_THAT(some,
+                Contains(AllOf(kind("judged_in_part"),
+                               Field(&Insight::text,
+                                     "Of 301 communicators the 3 with most time were judged."))));
+  }
+}
+
+TEST_F(RunTables, ACommunicatorLargerThanTheLimitIsJudgedAllTheSame) {
+  connection_->run(table_of("a", {.late_rank = 5}));
+  const auto insights =
+      find_insights(*connection_, "a", run_head(*connection_, "a"), {.members = 4});
+  EXPECT_THAT(insights, Contains(kind("late_gpu")));
+  EXPECT_THAT(insights, Not(Contains(kind("judged_in_part"))));
+}
+
+TEST_F(RunTables, NothingStandsOutThoughNotAllIsJudged) {
+  connection_->run(table_of("a", {}));
+  connection_->run(kSmallCommunicators);
+  const auto insights =
+      find_insights(*connection_, "a", run_head(*connection_, "a"), {.communicators = 1});
+  EXPECT_THAT(insights, ElementsAre(kind("judged_in_part"), kind("nothing")));
+}
+
+TEST_F(RunTables, OfMoreStepsThanMayBeKeptTheFirstAreLookedAt) {
+  connection_->run(table_of("a", {}));
+  const RunSteps all = find_steps(*connection_, "a");
+  const RunSteps first = find_steps(*connection_, "a", 100);
+  ASSERT_EQ(first.steps.size(), 100u);
+  EXPECT_TRUE(first.left_out);
+  EXPECT_FALSE(all.left_out);
+  for (std::size_t i = 0; i < first.steps.size(); ++i) {
+    EXPECT_EQ(first.steps[i].number, all.steps[i].number);
+    EXPECT_EQ(first.steps[i].start_ns, all.steps[i].start_ns);
+    EXPECT_EQ(first.steps[i].communication_seconds, all.steps[i].communication_seconds);
+  }
+  EXPECT_THAT(insights_of(explain(first, {})),
+              Contains(AllOf(kind("steps_in_part"),
+                             Field(&Insight::text, "Of all steps the first 100 were looked at."))));
+}
+
+TEST(AnalysisShare, HasAsManyThreadsAsTheMemoryIsFor) {
+  EXPECT_EQ(analysis_share(500'000'000, 16).threads, 4u);
+  EXPECT_EQ(analysis_share(500'000'000, 2).threads, 2u);
+  EXPECT_EQ(analysis_share(2'000'000'000, 16).threads, 16u);
+  EXPECT_EQ(analysis_share(100'000'000, 8).threads, 1u);
+  EXPECT_EQ(analysis_share(500'000'000, 8).memory_bytes, 175'000'000u);
 }
 
 TEST_F(RunTables, StepsAreFoundAndTheirCommunicationIsNotCountedTwice) {

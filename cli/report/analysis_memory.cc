@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/report/analysis_memory.h"
+
+#include <algorithm>
+#include <string>
+
+namespace ncclscope::cli::report {
+namespace {
+
+constexpr std::uint64_t kBytesOfThread = 125'000'000;
+constexpr double kCounted = 0.35;
+
+}  // namespace
+
+AnalysisShare analysis_share(std::uint64_t memory_bytes, unsigned threads) {
+  const std::uint64_t most = std::max<std::uint64_t>(memory_bytes / kBytesOfThread, 1);
+  return {static_cast<unsigned>(std::min<std::uint64_t>(most, std::max(threads, 1U))),
+          static_cast<std::uint64_t>(static_cast<double>(memory_bytes) * kCounted)};
+}
+
+void begin_analysis(Connection& connection, const AnalysisShare& share) {
+  connection.give_back_freed_memory();
+  connection.run("SET threads = " + std::to_string(share.threads) + "; SET memory_limit = '" +
+                 std::to_string(share.memory_bytes / 1000) + "KB'");
+}
+
+}  // namespace ncclscope::cli::report
