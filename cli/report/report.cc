@@ -220,11 +220,6 @@ std::uint64_t open_side(Database& database, Connection& connection, const Report
   return account.counts().bad_lines + account.counts().bad_files;
 }
 
-/// While files are read each thread runs its own queries, and DuckDB's would only be in the way.
-void use_threads(Connection& connection, unsigned threads) {
-  connection.run("SET threads = " + std::to_string(threads));
-}
-
 /// Every file that DuckDB writes takes and frees some MB in pieces of up to 1 MB. Handing them back
 /// to the kernel each time costs a twentieth of the whole run.
 void keep_freed_memory() {
@@ -255,6 +250,7 @@ int run_comparison(const ReportOptions& options) {
   prepare_output(options);
   const ScratchFolder scratch(options.output / ".scratch");
   const unsigned threads = threads_of(options);
+  // While files are read each thread runs its own queries, and DuckDB's would only be in the way.
   Database database({.memory_bytes = memory_bytes(options) / 2,
                      .threads = 1,
                      .temporary_folder = scratch.path()});
@@ -303,6 +299,7 @@ int run_report(const ReportOptions& options) {
   prepare_output(options);
   const ScratchFolder scratch(options.output / ".scratch");
   const unsigned threads = threads_of(options);
+  // While files are read each thread runs its own queries, and DuckDB's would only be in the way.
   Database database({.memory_bytes = memory_bytes(options) / 2,
                      .threads = 1,
                      .temporary_folder = scratch.path()});
@@ -352,7 +349,6 @@ int run_report(const ReportOptions& options) {
     progress.step("pictures");
     give_back_freed_memory(options);
     Connection connection = database.connect();
-    use_threads(connection, threads);
     connection.run(operations_view(options.output));
     drawn = draw(connection, options, drawn.insights);
   }
