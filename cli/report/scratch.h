@@ -167,9 +167,7 @@ template <typename T, typename Less, typename Combine = KeepAll>
 class ExternalSort {
  public:
   ExternalSort(std::string folder, std::uint64_t memory_bytes, Less less = {})
-      : file_(std::move(folder)),
-        limit_(records_within<T>(memory_bytes / (kSortsItself ? 2 : 1))),
-        less_(less) {}
+      : file_(std::move(folder)), limit_(records_within<T>(memory_bytes)), less_(less) {}
 
   void add(const T& record) {
     if (memory_.size() == limit_) make_room();

@@ -197,7 +197,8 @@ class TableMaker {
   StatisticsTable make() {
     make_groups();
     for (std::size_t i = 0; i < kMeasureCount; ++i) {
-      values_.emplace_back(options_.scratch, options_.memory_bytes / 2 / kMeasureCount);
+      // The rest of the memory; one more for the copy while one of them sorts.
+      values_.emplace_back(options_.scratch, options_.memory_bytes * 11 / 16 / (kMeasureCount + 1));
       values_.back().expect(tallied_.values.size());
     }
     sort_values();
