@@ -79,6 +79,7 @@ class Comparer {
                      [](const ComparedShape& a, const ComparedShape& b) {
                        return a.share_a + a.share_b > b.share_a + b.share_b;
                      });
+    connection_.run("DROP TABLE compared_shapes; DROP TABLE origins");
     tell();
     if (out_.shapes.size() > options_.shapes) out_.shapes.resize(options_.shapes);
   }

@@ -274,6 +274,7 @@ void Connection::run(const std::string& sql) {
   const std::string reason = message == nullptr ? "" : message;
   library.destroy_result(&result);
   if (failed) fail(reason.c_str(), sql);
+  if (gives_back_) give_back_memory();  // tables may have been dropped
 }
 
 Rows Connection::query(const std::string& sql) {

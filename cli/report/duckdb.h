@@ -82,7 +82,7 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
   ~Connection();
 
-  /// From now on each statement begins with freed memory given back to the kernel: of threads that
+  /// From now on statements give freed memory back to the kernel: of threads that
   /// come and go with their buffers the allocator keeps 100 MB and more otherwise.
   void give_back_freed_memory() { gives_back_ = true; }
   /// One or more statements whose rows nobody wants.

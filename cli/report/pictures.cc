@@ -133,7 +133,9 @@ class Pictures {
       heat_maps();
       stragglers();
       skew();
+      connection_.run("DROP TABLE matched; DROP TABLE matched_kinds");
     }
+    connection_.run("DROP TABLE sizes; DROP TABLE shapes");
     return std::move(out_);
   }
 

@@ -185,10 +185,30 @@ unsigned threads_of(const ReportOptions& options) {
                               : std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
 }
 
+/// Pages of this process that are in memory, as the kernel counts them; 0 if it does not tell.
+std::uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+/// Between phases, which take memory of different sizes.
+void give_back_freed_memory(const ReportOptions& options) {
+#ifdef __GLIBC__
+  if (resident_bytes() > memory_bytes(options) / 2) malloc_trim(0);
+#endif
+}
+
+void give_duckdb_its_share(Connection& connection, const ReportOptions& options) {
+  begin_analysis(connection,
+                 analysis_share(memory_bytes(options), resident_bytes(), threads_of(options)));
+}
+
 /// Without the drawing library there is a report all the same.
 Drawn draw(Connection& connection, const ReportOptions& options,
            const std::vector<Insight>& known) {
-  begin_analysis(connection, analysis_share(memory_bytes(options), threads_of(options)));
+  give_duckdb_its_share(connection, options);
   try {
     return draw_report(connection, options.output, options.pictures, options.throughput, known);
   } catch (const AssetError& error) {
@@ -231,21 +251,6 @@ void keep_freed_memory() {
 #endif
 }
 
-/// Pages of this process that are in memory, as the kernel counts them; 0 if it does not tell.
-std::uint64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::uint64_t all = 0, resident = 0;
-  file >> all >> resident;
-  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-/// Between phases, which take memory of different sizes.
-void give_back_freed_memory(const ReportOptions& options) {
-#ifdef __GLIBC__
-  if (resident_bytes() > memory_bytes(options) / 2) malloc_trim(0);
-#endif
-}
-
 int run_comparison(const ReportOptions& options) {
   prepare_output(options);
   const ScratchFolder scratch(options.output / ".scratch");
@@ -263,7 +268,8 @@ int run_comparison(const ReportOptions& options) {
   progress.step("reading B");
   bad += open_side(database, connection, options, options.compare[1], "b", threads, pool);
   progress.step("comparing");
-  begin_analysis(connection, analysis_share(memory_bytes(options), threads));
+  give_back_freed_memory(options);
+  give_duckdb_its_share(connection, options);
   CompareOptions settings;
   settings.least_change = options.least_change;
   const Comparison comparison =

@@ -80,6 +80,7 @@ class RunJudge {
     }
     for (const Episode& episode : episodes_) tell(episode, options.windows, out);
     if (left_out_ > 0) tell_left_out(out);
+    connection_.run("DROP TABLE windows; DROP TABLE judged_communicators");
     return {};
   }
 

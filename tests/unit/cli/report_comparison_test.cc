@@ -407,12 +407,19 @@ TEST_F(RunTables, OfMoreStepsThanMayBeKeptTheFirstAreLookedAt) {
                              Field(&Insight::text, "Of all steps the first 100 were looked at."))));
 }
 
-TEST(AnalysisShare, HasAsManyThreadsAsTheMemoryIsFor) {
-  EXPECT_EQ(analysis_share(500'000'000, 16).threads, 4u);
-  EXPECT_EQ(analysis_share(500'000'000, 2).threads, 2u);
-  EXPECT_EQ(analysis_share(2'000'000'000, 16).threads, 16u);
-  EXPECT_EQ(analysis_share(100'000'000, 8).threads, 1u);
-  EXPECT_EQ(analysis_share(500'000'000, 8).memory_bytes, 175'000'000u);
+TEST(AnalysisShare, HasAsManyThreadsAsTheMemoryThatIsLeftIsFor) {
+  EXPECT_EQ(analysis_share(500'000'000, 60'000'000, 16).threads, 4u);
+  EXPECT_EQ(analysis_share(500'000'000, 60'000'000, 2).threads, 2u);
+  EXPECT_EQ(analysis_share(500'000'000, 290'000'000, 16).threads, 2u);
+  EXPECT_EQ(analysis_share(2'000'000'000, 60'000'000, 16).threads, 16u);
+  EXPECT_EQ(analysis_share(500'000'000, 100'000'000, 8).memory_bytes, 160'000'000u);
+}
+
+TEST(AnalysisShare, IsEnoughForAThreadWhateverIsLeft) {
+  for (const std::uint64_t resident : {90'000'000u, 900'000'000u}) {
+    EXPECT_EQ(analysis_share(100'000'000, resident, 8).threads, 1u);
+    EXPECT_EQ(analysis_share(100'000'000, resident, 8).memory_bytes, 60'000'000u);
+  }
 }
 
 TEST_F(RunTables, StepsAreFoundAndTheirCommunicationIsNotCountedTwice) {
