@@ -117,20 +117,36 @@ std::string duckdb_version() {
   return duckdb_library().library_version();
 }
 
-Rows::Rows(duckdb_api::PreparedStatement statement, const duckdb_api::Result& result)
-    : statement_(statement), result_(result) {}
+Rows::Rows(duckdb_api::Connection connection, duckdb_api::PreparedStatement statement,
+           const duckdb_api::Result& result)
+    : connection_(connection), statement_(statement), result_(result) {}
 
 Rows::Rows(Rows&& other) noexcept
-    : statement_(std::exchange(other.statement_, nullptr)),
+    : connection_(other.connection_),
+      statement_(std::exchange(other.statement_, nullptr)),
       result_(std::exchange(other.result_, {})),
       chunk_(std::exchange(other.chunk_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      at_end_(other.at_end_) {}
 
 Rows::~Rows() {
   drop_chunk();
   if (statement_ == nullptr) return;
+  stop();
   duckdb_library().destroy_result(&result_);
   duckdb_library().destroy_prepare(&statement_);
+}
+
+/// DuckDB's threads may be at work for rows that nobody wants any more. A connection that is closed
+/// under them crashes, so they are told to stop and waited for.
+void Rows::stop() {
+  if (at_end_) return;
+  duckdb_library().interrupt(connection_);
+  do {
+    drop_chunk();
+    chunk_ = duckdb_library().fetch_chunk(result_);
+  } while (chunk_ != nullptr && duckdb_library().data_chunk_get_size(chunk_) > 0);
+  drop_chunk();
 }
 
 void Rows::drop_chunk() {
@@ -143,6 +159,7 @@ bool Rows::next_chunk() {
   drop_chunk();
   chunk_ = duckdb_library().fetch_chunk(result_);
   if (chunk_ == nullptr) {
+    at_end_ = true;
     // The end and an error on the way look the same but for the message.
     const char* error = duckdb_library().result_error(&result_);
     if (error != nullptr && *error != '\0') fail(error, "");
@@ -150,6 +167,7 @@ bool Rows::next_chunk() {
   }
   size_ = duckdb_library().data_chunk_get_size(chunk_);
   if (size_ == 0) {
+    at_end_ = true;
     drop_chunk();
     return false;
   }
@@ -295,7 +313,7 @@ Rows Connection::query(const std::string& sql) {
     library.destroy_prepare(&statement);
     fail(reason.c_str(), sql);
   }
-  return {statement, result};
+  return {connection_, statement, result};
 }
 
 Connection Connection::another() const {

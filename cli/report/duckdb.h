@@ -58,15 +58,19 @@ class Rows {
 
  private:
   friend class Connection;
-  Rows(duckdb_api::PreparedStatement statement, const duckdb_api::Result& result);
+  Rows(duckdb_api::Connection connection, duckdb_api::PreparedStatement statement,
+       const duckdb_api::Result& result);
   void drop_chunk();
+  void stop();
   template <typename T>
   [[nodiscard]] const T& at(std::size_t column, std::size_t row) const;
 
+  duckdb_api::Connection connection_;  // which outlives this
   duckdb_api::PreparedStatement statement_;
   mutable duckdb_api::Result result_;
   duckdb_api::DataChunk chunk_ = nullptr;
   std::size_t size_ = 0;
+  bool at_end_ = false;
 };
 
 class Connection {

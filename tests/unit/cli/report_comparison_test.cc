@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/diagnose/nodes.h"
@@ -535,6 +537,124 @@ TEST(MatchedOperations, NeedNoMemoryForTheirNumber) {
   }
   std::filesystem::remove_all(scratch);
 }
+
+// ---- exceptions while DuckDB's threads work for a result
+
+struct Stop : std::runtime_error {
+  Stop() : std::runtime_error("stop") {}
+};
+
+/// Reads `sql` and throws at the row with this number.
+void stop_at(Connection& connection, const std::string& sql, std::size_t row) {
+  std::size_t seen = 0;
+  for_each_row(connection, sql, [&](const Rows&, std::size_t) {
+    if (seen++ == row) throw Stop();
+  });
+}
+
+/// Queries whose results come from threads that wait for the reader, and that are far from done
+/// when it stops.
+class StoppedReaders : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    try {
+      (void)duckdb_library();
+    } catch (const DuckdbError& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  static DatabaseOptions options() {
+    return {.memory_bytes = 64'000'000,
+            .threads = 4,
+            .temporary_folder = ::testing::TempDir() + "stopped_" + std::to_string(::getpid())};
+  }
+  void TearDown() override { std::filesystem::remove_all(options().temporary_folder); }
+  static constexpr int kTimes = 4;
+  /// Of the first chunk, and one some chunks later.
+  static std::size_t row_of(int time) { return time % 2 == 0 ? 1 : 20'000; }
+};
+
+TEST_P(StoppedReaders, LeaveTheConnectionUsable) {
+  Database database(options());
+  Connection connection = database.connect();
+  for (int time = 0; time < kTimes; ++time) {
+    EXPECT_THROW(stop_at(connection, GetParam(), row_of(time)), Stop);
+    std::int64_t sum = 0;
+    for_each_row(connection, "SELECT sum(i) FROM range(100000) AS r(i)",
+                 [&](const Rows& rows, std::size_t r) { sum = rows.integer(0, r); });
+    EXPECT_EQ(sum, 4'999'950'000);
+  }
+}
+
+TEST_P(StoppedReaders, LetAllBeClosed) {
+  for (int time = 0; time < kTimes; ++time) {
+    EXPECT_THROW(
+        {
+          Database database(options());
+          Connection connection = database.connect();
+          stop_at(connection, GetParam(), row_of(time));
+        },
+        Stop);
+  }
+}
+
+TEST_P(StoppedReaders, LetAWriterOfWhatTheyReadBeClosed) {
+  for (int time = 0; time < kTimes; ++time) {
+    EXPECT_THROW(
+        {
+          Database database(options());
+          Connection connection = database.connect();
+          connection.run("CREATE TABLE copied (i BIGINT)");
+          Connection writer = connection.another();
+          TableAppender appender(writer, "copied");
+          std::size_t seen = 0;
+          for_each_row(connection, GetParam(), [&](const Rows& rows, std::size_t r) {
+            appender.integer(rows.integer(0, r));
+            appender.end_row();
+            if (seen++ == row_of(time)) throw Stop();
+          });
+        },
+        Stop);
+  }
+}
+
+TEST_P(StoppedReaders, MayCloseTheDatabaseFirst) {
+  for (int time = 0; time < kTimes; ++time) {
+    auto database = std::make_unique<Database>(options());
+    Connection connection = database->connect();
+    EXPECT_THROW(for_each_row(connection, GetParam(),
+                              [&](const Rows&, std::size_t) {
+                                database.reset();
+                                throw Stop();
+                              }),
+                 Stop);
+  }
+}
+
+TEST_P(StoppedReaders, DoNotStopThoseOfOtherConnections) {
+  Database database(options());
+  for (int time = 0; time < kTimes / 2; ++time) {
+    std::thread other([&] {
+      Connection connection = database.connect();
+      std::size_t rows = 0;
+      for_each_row(connection, "SELECT i FROM range(300000) AS r(i)",
+                   [&](const Rows&, std::size_t) { ++rows; });
+      EXPECT_EQ(rows, 300'000u);
+    });
+    Connection connection = database.connect();
+    EXPECT_THROW(stop_at(connection, GetParam(), row_of(time)), Stop);
+    other.join();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Queries, StoppedReaders,
+    ::testing::Values(
+        "SELECT i FROM range(3000000) AS r(i)",
+        "SELECT i FROM range(1500000) AS r(i) ORDER BY hash(i)",
+        "SELECT i // 2 AS j, count(*), max(i) FROM range(500000) AS r(i) GROUP BY 1",
+        "SELECT a.i FROM range(400000) AS a(i) JOIN range(400000) AS b(i) ON hash(a.i) % 1000003 ="
+        " hash(b.i) % 1000003"));
 
 TEST(Page, NamesAreTextWhateverTheyHold) {
   Page page;
