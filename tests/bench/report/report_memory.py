@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """That `ncclscope report` keeps within its memory, whatever the input's size: with pictures, and with --compare.
 
-  report_memory.py --build DIR [--lines N] [--threads N] [--work DIR] [--sample]
+  report_memory.py --build DIR [--kind lines|sizes|communicators] [--lines N] [--threads N] [--work DIR] [--sample]
 
 The logs of 16 ranks, N lines in all, that all tell of the same operations: the sequence numbers go on from file to file, so that
 a fifth of N operations are compared between ranks. Each line has a bus bandwidth of its own, so that no two fold into one value: the
 hardest case for exact quantiles. The second run compares the first's report with the logs. Fails if a process ever
 had more than 500 MB resident, or if the report does not count every line. --threads: as `ncclscope report` has it, which takes one for
-each core, eight at most, by itself. --sample: few lines with little memory, for the test suite.
+each core, eight at most, by itself. --kind: sizes gives each line a message size of its own, communicators spreads the lines over
+100,000 communicators (a twentieth of the lines if those are fewer); 2 million lines then. --sample: few lines with little memory, for the test suite.
 """
 import argparse
 import collections
@@ -34,6 +35,10 @@ NODES = 2
 RANKS = NODES * inspector_lines.GPUS
 STEPS = 1_500  # that are made line by line; what follows is the same with later times and numbers
 FILE_LINES = 500_000
+LINES_OF_KIND = {"lines": 20_000_000, "sizes": 2_000_000, "communicators": 2_000_000}
+COMMUNICATORS = 100_000
+SIZE = re.compile(r'(?<=_msg_size_bytes":)\d+')
+IDENTITY = re.compile(r'(?<="id":")[^"]*')
 LINE = re.compile(r'(.*"dump_timestamp_us":)(\d+)(.*"(?:coll|p2p)":"(\w+)".*_sn":)(\d+)(,.*_busbw_gbs":)')
 
 
@@ -54,8 +59,9 @@ class Template:
 
 
 def write_file(arguments) -> None:
-    """(folder, rank, first line, lines, time of a round): one log; for a pool of processes."""
-    folder, rank, first, count, round_us = arguments
+    """(folder, kind, rank, first line, lines, of how many of the rank, time of a round): one log; for a pool of processes."""
+    folder, kind, rank, first, count, each, round_us = arguments
+    communicators = min(COMMUNICATORS, each * RANKS // 20)
     rng = random.Random(f"{rank}/{first}")
     template = Template(rank)
     with gzip.open(folder / f"node{rank // inspector_lines.GPUS:04d}-pid{40000 + rank}-{first // FILE_LINES}.log.gz", "wb",
@@ -64,6 +70,10 @@ def write_file(arguments) -> None:
         for line in range(first, first + count):
             repeated, at = divmod(line, len(template.parts))
             key, before, time_us, middle, number, after = template.parts[at]
+            if kind == "sizes":
+                after = SIZE.sub(str(rng.randrange(1, 1 << 30)), after)
+            elif kind == "communicators":
+                before = IDENTITY.sub(f"0x{(line * communicators // each + 1) * 2654435761:x}", before)
             lines.append(f"{before}{time_us + repeated * round_us}{middle}{number + repeated * template.numbers[key]}{after}"
                          f"{rng.random() * 400:.6f}}}}}\n")
             if len(lines) == 10_000 or line + 1 == first + count:
@@ -71,12 +81,12 @@ def write_file(arguments) -> None:
                 lines.clear()
 
 
-def write_logs(folder: pathlib.Path, lines: int) -> int:
+def write_logs(folder: pathlib.Path, kind: str, lines: int) -> int:
     """Returns the number of files."""
     folder.mkdir()
     round_us = 2 * Template(0).span_us()
     each = lines // RANKS
-    files = [(folder, rank, first, min(FILE_LINES, each - first), round_us)
+    files = [(folder, kind, rank, first, min(FILE_LINES, each - first), each, round_us)
              for rank in range(RANKS) for first in range(0, each, FILE_LINES)]
     with multiprocessing.Pool(2) as pool:
         pool.map(write_file, files, chunksize=1)
@@ -94,20 +104,21 @@ def run(command: list[str], wanted: tuple[int, ...]) -> tuple[bool, float, float
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    parser.add_argument("--lines", type=int, default=20_000_000)
+    parser.add_argument("--kind", choices=tuple(LINES_OF_KIND), default="lines")
+    parser.add_argument("--lines", type=int)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--work", type=pathlib.Path)
     parser.add_argument("--sample", action="store_true")
     options = parser.parse_args()
     limit_mb = SAMPLE_MB if options.sample else LIMIT_MB
-    if options.sample:
-        options.lines = SAMPLE_LINES
+    if options.lines is None:
+        options.lines = SAMPLE_LINES if options.sample else LINES_OF_KIND[options.kind]
     work = pathlib.Path(tempfile.mkdtemp(prefix="report-memory-", dir=options.work))
     command = [str(options.build / "cli/ncclscope"), "report", "--quiet", "--memory", str(limit_mb)]
     if options.threads is not None:
         command += ["--threads", str(options.threads)]
     try:
-        files = write_logs(work / "logs", options.lines)
+        files = write_logs(work / "logs", options.kind, options.lines)
         lines = options.lines // RANKS * RANKS
         good = True
 
