@@ -186,7 +186,7 @@ class ArchiveStream : public OperationStream {
     for (const archive::NetworkRow& row : batch.network) {
       SeenOfCommunicator* seen = seen_of(*row.source);
       if (seen == nullptr || row.record.steps == 0) continue;
-      seen->network_ranks.insert(row.source->communicator->rank);
+      seen->add_network_rank(row.source->communicator->rank);
       if (row.record.is_send != 0) seen->network_bytes += row.record.bytes;
     }
   }
@@ -196,7 +196,7 @@ class ArchiveStream : public OperationStream {
     const archive::Communicator& communicator = *source.communicator;
     if (communicator.id == wire::kNoCommunicator || communicator.rank < 0) return nullptr;
     auto& [key, seen] = *seen_.try_emplace({input_.job, communicator_text(communicator)}).first;
-    seen.ranks.insert(communicator.rank);
+    seen.add_rank(communicator.rank);
     if (!source.job->node.empty()) seen.nodes.insert(source.job->node);
     return &seen;
   }

@@ -320,10 +320,6 @@ Connection Connection::another() const {
   return connect_to(database_);
 }
 
-double Connection::progress() const {
-  return duckdb_library().query_progress(connection_).percentage;
-}
-
 namespace {
 
 duckdb_api::Database open(const DatabaseOptions& options) {

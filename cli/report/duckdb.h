@@ -3,7 +3,7 @@
 // DuckDB behind a few RAII types. The library (70 MB) is opened when the first Database is made, so
 // only `ncclscope report` pays for it; duckdb.cc says where it is searched. Everything throws
 // DuckdbError: a missing library, SQL that fails, a full disk. A Connection and its results belong
-// to one thread at a time; progress() may be called from any.
+// to one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -96,8 +96,6 @@ class Connection {
   /// One more to the same database: for writing while Rows of this one are being read. It does not
   /// see this one's temporary tables.
   [[nodiscard]] Connection another() const;
-  /// Percent of the running statement that is done; negative if DuckDB cannot tell.
-  [[nodiscard]] double progress() const;
   [[nodiscard]] duckdb_api::Connection handle() const { return connection_; }
 
  private:

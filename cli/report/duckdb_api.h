@@ -49,12 +49,6 @@ struct Result {
   void* internal_data;
 };
 
-struct QueryProgress {
-  double percentage;
-  std::uint64_t rows_processed;
-  std::uint64_t total_rows_to_process;
-};
-
 /// A VARCHAR in a vector: up to 12 bytes are kept inside, else a prefix and a pointer.
 union String {
   struct {
@@ -94,7 +88,6 @@ using FunctionCallback = void (*)(FunctionInfo info, DataChunk output);
   X(State, connect, (Database, Connection*))                                     \
   X(void, disconnect, (Connection*))                                             \
   X(void, interrupt, (Connection))                                               \
-  X(QueryProgress, query_progress, (Connection))                                 \
   X(State, query, (Connection, const char*, Result*))                            \
   X(State, prepare, (Connection, const char*, PreparedStatement*))               \
   X(const char*, prepare_error, (PreparedStatement))                             \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/paths.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -46,12 +47,25 @@ constexpr std::array<Needs, 4> kNeeds{{
     {"COLLNET_CHAIN", false, true, true},
 }};
 
+void insert(std::vector<std::int32_t>& ascending, std::int32_t rank) {
+  const auto place = std::lower_bound(ascending.begin(), ascending.end(), rank);
+  if (place == ascending.end() || *place != rank) ascending.insert(place, rank);
+}
+
 }  // namespace
+
+void SeenOfCommunicator::add_rank(std::int32_t rank) {
+  insert(ranks, rank);
+}
+
+void SeenOfCommunicator::add_network_rank(std::int32_t rank) {
+  insert(network_ranks, rank);
+}
 
 void SeenOfCommunicator::merge(const SeenOfCommunicator& other) {
   nodes.insert(other.nodes.begin(), other.nodes.end());
-  ranks.insert(other.ranks.begin(), other.ranks.end());
-  network_ranks.insert(other.network_ranks.begin(), other.network_ranks.end());
+  for (const std::int32_t rank : other.ranks) insert(ranks, rank);
+  for (const std::int32_t rank : other.network_ranks) insert(network_ranks, rank);
   network_bytes += other.network_bytes;
 }
 

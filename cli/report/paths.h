@@ -22,11 +22,13 @@ namespace ncclscope::cli::report {
 
 /// Of one communicator, from archives alone.
 struct SeenOfCommunicator {
-  std::set<std::string> nodes;           // where the agents say that its ranks are
-  std::set<std::int64_t> ranks;          // that any record is of
-  std::set<std::int64_t> network_ranks;  // that sent or received over the network
-  std::uint64_t network_bytes = 0;       // sent, in the operations whose network phases are known
+  std::set<std::string> nodes;              // where the agents say that its ranks are
+  std::vector<std::int32_t> ranks;          // that any record is of, ascending
+  std::vector<std::int32_t> network_ranks;  // that sent or received over the network, ascending
+  std::uint64_t network_bytes = 0;  // sent, in the operations whose network phases are known
 
+  void add_rank(std::int32_t rank);
+  void add_network_rank(std::int32_t rank);
   void merge(const SeenOfCommunicator& other);
 };
 

@@ -166,14 +166,6 @@ void tell_damage(const ReadAccount& account, const Inputs& inputs) {
                  static_cast<unsigned long long>(all - ReadAccount::kMessages));
 }
 
-/// Side by side: each is a stream of its own.
-void write_tables(const Statistics& statistics, const ReportOptions& options, const Inputs& inputs,
-                  const ReadAccount& account) {
-  auto csv = std::async(std::launch::async, [&] { write_csv(statistics, options.output); });
-  write_json(statistics, options.output, inputs, account);
-  csv.get();
-}
-
 /// Is anything wanted beside the tables? It is computed from the Parquet files.
 bool wants_more_than_tables(const ReportOptions& options) {
   return options.pictures || !options.throughput.csv.empty() ||
@@ -249,6 +241,36 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, 512 * kMiB);
   mallopt(M_TOP_PAD, 8 * kMiB);
 #endif
+}
+
+/// Side by side: each is a stream of its own.
+void write_tables(const Statistics& statistics, const ReportOptions& options, const Inputs& inputs,
+                  const ReadAccount& account) {
+  auto csv = std::async(std::launch::async, [&] { write_csv(statistics, options.output); });
+  write_json(statistics, options.output, inputs, account);
+  csv.get();
+}
+
+/// What is left of the statistics when the tables are written.
+struct Tables {
+  std::string summary;  // for the terminal
+  std::vector<Insight> insights;
+};
+
+Tables make_tables(const ReportOptions& options, const ScratchFolder& scratch, const Inputs& inputs,
+                   const ReadAccount& account, Tally& tally, const StringPool& pool,
+                   const PathsSeen& paths, Progress& progress) {
+  progress.step("statistics");
+  give_back_freed_memory(options);
+  const Statistics statistics = compute_statistics(tally.tallied(), pool, paths,
+                                                   {.scratch = scratch.path(),
+                                                    .memory_bytes = memory_bytes(options) / 4,
+                                                    .threads = threads_of(options)});
+  tally.clear();
+  progress.step("writing");
+  write_tables(statistics, options, inputs, account);
+  return {options.quiet ? "" : summary_text(statistics, inputs, account, options.terminal_rows),
+          path_insights(statistics)};
 }
 
 int run_comparison(const ReportOptions& options) {
@@ -342,15 +364,8 @@ int run_report(const ReportOptions& options) {
   if (counts.operations == 0 && options.flight_recorder.empty())
     throw InputError("no operation in any of the input files");
 
-  progress.step("statistics");
-  give_back_freed_memory(options);
-  const Statistics statistics = compute_statistics(
-      tally.tallied(), pool, paths,
-      {.scratch = scratch.path(), .memory_bytes = memory_bytes(options) / 4, .threads = threads});
-  tally.clear();
-  progress.step("writing");
-  write_tables(statistics, options, inputs, account);
-  Drawn drawn{path_insights(statistics), {}, {}};
+  Tables tables = make_tables(options, scratch, inputs, account, tally, pool, paths, progress);
+  Drawn drawn{std::move(tables.insights), {}, {}};
   if (wants_more_than_tables(options)) {
     progress.step("pictures");
     give_back_freed_memory(options);
@@ -361,8 +376,7 @@ int run_report(const ReportOptions& options) {
   progress.done();
   if (!drawn.throughput_missing.empty())
     std::fprintf(stderr, "no throughput: %s\n", drawn.throughput_missing.c_str());
-  if (!options.quiet)
-    std::fputs(summary_text(statistics, inputs, account, options.terminal_rows).c_str(), stdout);
+  std::fputs(tables.summary.c_str(), stdout);
   if (!options.quiet && !drawn.insights.empty())
     std::fputs(insights_text(drawn.insights).c_str(), stdout);
   std::printf("%s\n", (options.output / "report.json").c_str());

@@ -659,8 +659,8 @@ TEST_F(ArchiveRows, TellWhoUsedTheNetwork) {
   read(connection, account);
   const SeenOfCommunicator communicator = paths_.of({"4711", "0xdeadbeef"});
   EXPECT_EQ(communicator.nodes, std::set<std::string>{"node0"});
-  EXPECT_EQ(communicator.ranks, (std::set<std::int64_t>{0, 1, 2}));
-  EXPECT_EQ(communicator.network_ranks, (std::set<std::int64_t>{0, 1}));
+  EXPECT_EQ(communicator.ranks, (std::vector<std::int32_t>{0, 1, 2}));
+  EXPECT_EQ(communicator.network_ranks, (std::vector<std::int32_t>{0, 1}));
   EXPECT_EQ(communicator.network_bytes, 2000U);
 }
 
