@@ -394,7 +394,7 @@ bool is_stream_format(std::string_view version) {
   return major > 4 || (major == 4 && minor >= 3);
 }
 
-constexpr std::size_t kMostContexts = 8'192;  // some MB; a process has a few communicators
+constexpr std::size_t kMostContexts = 1'024;  // some 100 KB; a process has a few communicators
 constexpr std::string_view kTimeKey = "\"dump_timestamp_us\":";
 
 }  // namespace

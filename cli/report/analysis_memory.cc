@@ -23,7 +23,7 @@ AnalysisShare analysis_share(std::uint64_t memory_bytes, std::uint64_t resident_
 }
 
 void begin_analysis(Connection& connection, const AnalysisShare& share) {
-  connection.give_back_freed_memory();
+  connection.save_memory();
   connection.run("SET threads = " + std::to_string(share.threads) + "; SET memory_limit = '" +
                  std::to_string(share.memory_bytes / 1000) + "KB'");
 }

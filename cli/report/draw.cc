@@ -132,7 +132,7 @@ Drawn draw_report(Connection& connection, const std::string& folder, bool drawin
   write_json_file(folder + "/steps.json", explanation_json(explanation));
   write_json_file(folder + "/insights.json", insights_json(out.insights));
   if (!drawings) return out;
-  Page page;
+  Page& page = out.page.emplace();
   page.heading = heading_of(head);
   page.subheading = time_text(head);
   page.version = NCCLSCOPE_VERSION;
@@ -140,7 +140,6 @@ Drawn draw_report(Connection& connection, const std::string& folder, bool drawin
   page.insights = out.insights;
   page.pictures = make_pictures(connection, view);
   for (Picture& picture : pictures_of(explanation)) page.pictures.push_back(std::move(picture));
-  out.files = write_page(page, folder);
   return out;
 }
 

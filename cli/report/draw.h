@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pictured part of a report: DIR/report.html, DIR/svg/*.svg, DIR/insights.json, DIR/steps.json,
-// and what stands out as text.
+// The pictured part of a report: what report.html and svg/ will show, DIR/insights.json,
+// DIR/steps.json, and what stands out as text.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,16 +31,16 @@ void write_json_file(const std::string& path, const nlohmann::ordered_json& valu
 
 struct Drawn {
   std::vector<Insight> insights;
-  WrittenPage files;
+  std::optional<Page> page;        // to be written, if it was wanted
   std::string throughput_missing;  // why what was asked for could not be had
 };
 
-/// Of the view `operations`. Throws AssetError where ECharts is missing, before anything is written
-/// but insights.json.
+/// Of the view `operations`; insights.json and steps.json are written.
 /// @param drawings    false: only what stands out
 /// @param throughput  what steps are held against, if anything
 /// @param known       what stands out beside what is found here
-Drawn draw_report(Connection& connection, const std::string& folder, bool drawings,
-                  const ThroughputOptions& throughput = {}, const std::vector<Insight>& known = {});
+[[nodiscard]] Drawn draw_report(Connection& connection, const std::string& folder, bool drawings,
+                                const ThroughputOptions& throughput = {},
+                                const std::vector<Insight>& known = {});
 
 }  // namespace ncclscope::cli::report

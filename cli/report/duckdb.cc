@@ -2,7 +2,6 @@
 #include "cli/report/duckdb.h"
 
 #include <dlfcn.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +13,8 @@
 #include <system_error>
 #include <utility>
 #include <vector>
+
+#include "cli/report/memory.h"
 
 namespace ncclscope::cli::report {
 namespace {
@@ -98,12 +99,6 @@ Connection connect_to(duckdb_api::Database database) {
   if (duckdb_library().connect(database, &connection) != kSuccess)
     fail("no connection to DuckDB", "");
   return {database, connection};
-}
-
-void give_back_memory() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
 }
 
 }  // namespace
@@ -284,7 +279,7 @@ Connection::~Connection() {
 }
 
 void Connection::run(const std::string& sql) {
-  if (gives_back_) give_back_memory();
+  if (gives_back_) give_back_freed_memory();
   const auto& library = duckdb_library();
   duckdb_api::Result result{};
   const bool failed = library.query(connection_, sql.c_str(), &result) != kSuccess;
@@ -292,11 +287,11 @@ void Connection::run(const std::string& sql) {
   const std::string reason = message == nullptr ? "" : message;
   library.destroy_result(&result);
   if (failed) fail(reason.c_str(), sql);
-  if (gives_back_) give_back_memory();  // tables may have been dropped
+  if (gives_back_) give_back_freed_memory();  // tables may have been dropped
 }
 
 Rows Connection::query(const std::string& sql) {
-  if (gives_back_) give_back_memory();
+  if (gives_back_) give_back_freed_memory();
   const auto& library = duckdb_library();
   duckdb_api::PreparedStatement statement = nullptr;
   if (library.prepare(connection_, sql.c_str(), &statement) != kSuccess) {

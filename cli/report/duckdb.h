@@ -88,7 +88,7 @@ class Connection {
 
   /// From now on statements give freed memory back to the kernel: of threads that
   /// come and go with their buffers the allocator keeps 100 MB and more otherwise.
-  void give_back_freed_memory() { gives_back_ = true; }
+  void save_memory() { gives_back_ = true; }
   /// One or more statements whose rows nobody wants.
   void run(const std::string& sql);
   /// One statement.

@@ -2,15 +2,14 @@
 #include "cli/report/report.h"
 
 #include <malloc.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <fstream>
 #include <future>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 
@@ -20,6 +19,7 @@
 #include "cli/report/draw.h"
 #include "cli/report/flight_operations.h"
 #include "cli/report/inputs.h"
+#include "cli/report/memory.h"
 #include "cli/report/output.h"
 #include "cli/report/progress.h"
 #include "cli/report/reading.h"
@@ -172,24 +172,19 @@ bool wants_more_than_tables(const ReportOptions& options) {
          !options.throughput.prometheus.empty();
 }
 
+/// Each has a file, a batch and DuckDB's copies of it at hand, so the memory bounds them.
 unsigned threads_of(const ReportOptions& options) {
-  return options.threads != 0 ? options.threads
-                              : std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+  constexpr std::uint64_t kBytesOfThread = 60'000'000;
+  const std::uint64_t wanted = options.threads != 0
+                                   ? options.threads
+                                   : std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+  return static_cast<unsigned>(std::clamp<std::uint64_t>(
+      wanted, 1, std::max<std::uint64_t>(1, memory_bytes(options) / kBytesOfThread)));
 }
 
-/// Pages of this process that are in memory, as the kernel counts them; 0 if it does not tell.
-std::uint64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::uint64_t all = 0, resident = 0;
-  file >> all >> resident;
-  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-/// Between phases, which take memory of different sizes.
-void give_back_freed_memory(const ReportOptions& options) {
-#ifdef __GLIBC__
-  if (resident_bytes() > memory_bytes(options) / 2) malloc_trim(0);
-#endif
+/// Between phases; little freed memory is not worth the time.
+void give_back_much_memory(const ReportOptions& options) {
+  if (resident_bytes() > memory_bytes(options) / 2) give_back_freed_memory();
 }
 
 void give_duckdb_its_share(Connection& connection, const ReportOptions& options) {
@@ -197,15 +192,23 @@ void give_duckdb_its_share(Connection& connection, const ReportOptions& options)
                  analysis_share(memory_bytes(options), resident_bytes(), threads_of(options)));
 }
 
-/// Without the drawing library there is a report all the same.
-Drawn draw(Connection& connection, const ReportOptions& options,
-           const std::vector<Insight>& known) {
+/// What stands out, and what is to be drawn.
+Drawn look(Database& database, const ReportOptions& options, const std::vector<Insight>& known) {
+  Connection connection = database.connect();
+  connection.run(operations_view(options.output));
   give_duckdb_its_share(connection, options);
+  return draw_report(connection, options.output, options.pictures, options.throughput, known);
+}
+
+/// Without the drawing library there is a report all the same. DuckDB is to be gone: the
+/// interpreter that draws takes 80 MB. Returns the page's path; empty: there is none.
+std::string draw_page(const Page& page, const ReportOptions& options) {
+  give_back_much_memory(options);
   try {
-    return draw_report(connection, options.output, options.pictures, options.throughput, known);
+    return write_page(page, options.output).html;
   } catch (const AssetError& error) {
     std::fprintf(stderr, "no pictures: %s\n", error.what());
-    return draw_report(connection, options.output, false, options.throughput, known);
+    return {};
   }
 }
 
@@ -261,7 +264,7 @@ Tables make_tables(const ReportOptions& options, const ScratchFolder& scratch, c
                    const ReadAccount& account, Tally& tally, const StringPool& pool,
                    const PathsSeen& paths, Progress& progress) {
   progress.step("statistics");
-  give_back_freed_memory(options);
+  give_back_much_memory(options);
   const Statistics statistics = compute_statistics(tally.tallied(), pool, paths,
                                                    {.scratch = scratch.path(),
                                                     .memory_bytes = memory_bytes(options) / 4,
@@ -273,16 +276,19 @@ Tables make_tables(const ReportOptions& options, const ScratchFolder& scratch, c
           path_insights(statistics)};
 }
 
-int run_comparison(const ReportOptions& options) {
-  prepare_output(options);
-  const ScratchFolder scratch(options.output / ".scratch");
+struct ComparedSides {
+  Comparison comparison;
+  std::uint64_t bad = 0;  // lines and files that could not be read
+};
+
+ComparedSides compare_sides(const ReportOptions& options, const ScratchFolder& scratch,
+                            Progress& progress) {
   const unsigned threads = threads_of(options);
   // While files are read each thread runs its own queries, and DuckDB's would only be in the way.
   Database database({.memory_bytes = memory_bytes(options) / 2,
                      .threads = 1,
                      .temporary_folder = scratch.path()});
   Connection connection = database.connect();
-  Progress progress(!options.quiet);
   StringPool pool;
   progress.step("reading A");
   std::uint64_t bad =
@@ -290,22 +296,22 @@ int run_comparison(const ReportOptions& options) {
   progress.step("reading B");
   bad += open_side(database, connection, options, options.compare[1], "b", threads, pool);
   progress.step("comparing");
-  give_back_freed_memory(options);
+  give_back_much_memory(options);
   give_duckdb_its_share(connection, options);
   CompareOptions settings;
   settings.least_change = options.least_change;
-  const Comparison comparison =
-      compare_runs(connection, "a", "b", {"A", printable(options.compare[0]), {}, {}},
-                   {"B", printable(options.compare[1]), {}, {}}, settings);
+  return {compare_runs(connection, "a", "b", {"A", printable(options.compare[0]), {}, {}},
+                       {"B", printable(options.compare[1]), {}, {}}, settings),
+          bad};
+}
+
+int run_comparison(const ReportOptions& options) {
+  prepare_output(options);
+  const ScratchFolder scratch(options.output / ".scratch");
+  Progress progress(!options.quiet);
+  const auto [comparison, bad] = compare_sides(options, scratch, progress);
   write_json_file(options.output / "compare.json", comparison_json(comparison));
-  std::string page;
-  if (options.pictures) {
-    try {
-      page = write_page(comparison_page(comparison), options.output).html;
-    } catch (const AssetError& error) {
-      std::fprintf(stderr, "no pictures: %s\n", error.what());
-    }
-  }
+  const std::string page = options.pictures ? draw_page(comparison_page(comparison), options) : "";
   progress.done();
   if (!options.quiet)
     std::fputs(comparison_text(comparison, options.terminal_rows).c_str(), stdout);
@@ -328,9 +334,10 @@ int run_report(const ReportOptions& options) {
   const ScratchFolder scratch(options.output / ".scratch");
   const unsigned threads = threads_of(options);
   // While files are read each thread runs its own queries, and DuckDB's would only be in the way.
-  Database database({.memory_bytes = memory_bytes(options) / 2,
-                     .threads = 1,
-                     .temporary_folder = scratch.path()});
+  std::optional<Database> database(std::in_place,
+                                   DatabaseOptions{.memory_bytes = memory_bytes(options) / 2,
+                                                   .threads = 1,
+                                                   .temporary_folder = scratch.path()});
   Progress progress(!options.quiet);
 
   StringPool pool;
@@ -347,17 +354,17 @@ int run_report(const ReportOptions& options) {
       [&] { return bytes_done(account, total); });
   const ColumnSet columns = expected_columns(inputs.files);
   Tally tally(scratch.path(), memory_bytes(options) / 5);
-  if (write_operations(database, options, inputs, threads, columns, pool, account, paths, &tally) !=
-      0) {
+  if (write_operations(*database, options, inputs, threads, columns, pool, account, paths,
+                       &tally) != 0) {
     account.reset();  // a column that the first lines did not show: once more, with all
     paths.clear();
     tally.clear();
     fs::remove_all(options.output / kOperationsFolder);
     fs::create_directories(options.output / kOperationsFolder);
-    (void)write_operations(database, options, inputs, threads, kAllColumns, pool, account, paths,
+    (void)write_operations(*database, options, inputs, threads, kAllColumns, pool, account, paths,
                            &tally);
   }
-  write_flight(database, options, pool, tally);
+  write_flight(*database, options, pool, tally);
   progress.done();
   tell_damage(account, inputs);
   const ReadCounts counts = account.counts();
@@ -366,12 +373,13 @@ int run_report(const ReportOptions& options) {
 
   Tables tables = make_tables(options, scratch, inputs, account, tally, pool, paths, progress);
   Drawn drawn{std::move(tables.insights), {}, {}};
+  std::string page;
   if (wants_more_than_tables(options)) {
     progress.step("pictures");
-    give_back_freed_memory(options);
-    Connection connection = database.connect();
-    connection.run(operations_view(options.output));
-    drawn = draw(connection, options, drawn.insights);
+    give_back_much_memory(options);
+    drawn = look(*database, options, drawn.insights);
+    database.reset();
+    if (drawn.page) page = draw_page(*drawn.page, options);
   }
   progress.done();
   if (!drawn.throughput_missing.empty())
@@ -380,7 +388,7 @@ int run_report(const ReportOptions& options) {
   if (!options.quiet && !drawn.insights.empty())
     std::fputs(insights_text(drawn.insights).c_str(), stdout);
   std::printf("%s\n", (options.output / "report.json").c_str());
-  if (!drawn.files.html.empty()) std::printf("%s\n", drawn.files.html.c_str());
+  if (!page.empty()) std::printf("%s\n", page.c_str());
   const bool something_missing =
       counts.bad_lines + counts.bad_files > 0 || !drawn.throughput_missing.empty();
   return options.strict && something_missing ? kNegative : kSuccess;
@@ -458,7 +466,10 @@ void register_report(CLI::App& app) {
   command->add_option("--rows", options->terminal_rows, "Rows of each table on the terminal")
       ->capture_default_str()
       ->type_name("N");
-  command->add_option("--threads", options->threads, "Threads; 0 = one per core, at most 8")
+  command
+      ->add_option(
+          "--threads", options->threads,
+          "Threads; 0 = one per core, at most 8; never more than one for each 60 MB of memory")
       ->check(CLI::Range(0U, 64U))
       ->capture_default_str()
       ->type_name("N");

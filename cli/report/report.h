@@ -18,7 +18,7 @@ struct ReportOptions {
   std::vector<std::string> paths;
   std::filesystem::path output;
   std::string job;                   // of Inspector logs, instead of what their path says
-  unsigned threads = 0;              // 0 = one per core, at most 8
+  unsigned threads = 0;              // 0 = one per core, at most 8; the memory bounds them too
   std::uint64_t memory_mb = 500;     // of the whole process
   std::uint64_t terminal_rows = 20;  // of each table
   bool overwrite = false;

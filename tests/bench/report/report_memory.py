@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """That `ncclscope report` keeps within its memory, whatever the input's size: with pictures, and with --compare.
 
-  report_memory.py --build DIR [--kind lines|sizes|communicators] [--lines N] [--threads N] [--work DIR] [--sample]
+  report_memory.py --build DIR [--kind lines|sizes|communicators] [--lines N] [--threads N] [--json FILE] [--work DIR] [--sample]
 
 The logs of 16 ranks, N lines in all, that all tell of the same operations: the sequence numbers go on from file to file, so that
 a fifth of N operations are compared between ranks. Each line has a bus bandwidth of its own, so that no two fold into one value: the
 hardest case for exact quantiles. The second run compares the first's report with the logs. Fails if a process ever
 had more than 500 MB resident, or if the report does not count every line. --threads: as `ncclscope report` has it, which takes one for
 each core, eight at most, by itself. --kind: sizes gives each line a message size of its own, communicators spreads the lines over
-100,000 communicators (a twentieth of the lines if those are fewer); 2 million lines then. --sample: few lines with little memory, for the test suite.
+100,000 communicators (a twentieth of the lines if those are fewer); 2 million lines then. --json: the figures in a line. --sample: few lines with little
+memory, for the test suite.
 """
 import argparse
 import collections
@@ -116,6 +117,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=tuple(LINES_OF_KIND), default="lines")
     parser.add_argument("--lines", type=int)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--work", type=pathlib.Path)
     parser.add_argument("--sample", action="store_true")
     options = parser.parse_args()
@@ -131,9 +133,10 @@ def main() -> int:
         lines = options.lines // RANKS * RANKS
         good = True
 
-        def check(what: str, result: tuple[bool, float, float], path: pathlib.Path, count) -> None:
+        def check(what: str, prefix: str, result: tuple[bool, float, float], path: pathlib.Path, count) -> None:
             nonlocal good
             ended_well, seconds, peak_mb = result
+            figures.update({f"{prefix}peak_mb": round(peak_mb), f"{prefix}seconds": round(seconds)})
             counted = 0
             if ended_well:
                 # Some 100 MB of JSON: in a process of its own, as what this one holds counts as resident in those it starts.
@@ -143,11 +146,16 @@ def main() -> int:
                   f"{counted} operations, {'done' if ended_well else 'FAILED'}", flush=True)
             good = good and ended_well and counted == lines and peak_mb <= limit_mb
 
+        figures = {"check": "report_memory", "name": f"{options.kind}, threads: {options.threads or 'by itself'}", "lines": lines,
+                   "at_most_mb": limit_mb}
         report, compared = work / "report", work / "compared"
-        check("tables and pictures", run([*command, str(work / "logs"), "--output", str(report)], (0,)),
+        check("tables and pictures", "", run([*command, str(work / "logs"), "--output", str(report)], (0,)),
               report / "report.json", operations_of_report)
-        check("comparison", run([*command, "--compare", str(report), str(work / "logs"), "--output", str(compared)], (0, 1)),
+        check("comparison", "compare_", run([*command, "--compare", str(report), str(work / "logs"), "--output", str(compared)], (0, 1)),
               compared / "compare.json", operations_of_comparison)
+        figures.update({"date": time.strftime("%Y-%m-%d", time.gmtime()), "ok": good})
+        if options.json is not None:
+            options.json.write_text(json.dumps(figures) + "\n")
         return 0 if good else 1
     finally:
         shutil.rmtree(work, ignore_errors=True)
