@@ -291,7 +291,7 @@ std::string duration(double seconds) {
 
 using Align = Table::Align;
 
-/// The rows before all others, `limit` at most, in order; and how many there are.
+/// The rows before all others, `limit` at most, in order.
 template <typename Row, typename Before>
 std::vector<Row> first_rows(const Spool<Row>& rows, std::size_t limit, Before before) {
   std::vector<Row> first;  // a heap: the last of them in front
