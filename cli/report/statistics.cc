@@ -17,6 +17,12 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr std::size_t kMeasureCount = kMeasures.size();
+constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
+
+/// Of numbers that are not negative.
+std::int64_t sum(std::int64_t a, std::int64_t b) {
+  return a > kMostBytes - b ? kMostBytes : a + b;
+}
 
 /// All statistics of one group from its distinct values in ascending order.
 class Accumulator {
@@ -67,21 +73,12 @@ class Accumulator {
 };
 
 StatisticsGroup group_of(const TalliedGroup& tallied, const OrderedTexts& texts) {
-  StatisticsGroup group;
+  StatisticsGroup group{tallied, {}, {}, {}};
   const auto rank = [&](TextId text) { return texts.rank(text); };
   group.job = rank(tallied.job);
   std::transform(tallied.texts.begin(), tallied.texts.end(), group.texts.begin(), rank);
   std::transform(tallied.describing_texts.begin(), tallied.describing_texts.end(),
                  group.describing_texts.begin(), rank);
-  group.known = tallied.known;
-  group.rank = tallied.rank;
-  group.ranks = tallied.ranks;
-  group.nodes = tallied.nodes;
-  group.bytes = tallied.bytes;
-  group.operations = tallied.operations;
-  group.measured = tallied.measured;
-  group.first_ns = tallied.first_ns;
-  group.last_ns = tallied.last_ns;
   return group;
 }
 
@@ -346,7 +343,7 @@ class CommunicatorMaker {
   void count(const StatisticsRow& row) {
     open_->operations += row.group.operations;
     if (row.group.has(ColumnId::kBytes))
-      open_->total_bytes = std::max<std::int64_t>(open_->total_bytes, 0) + row.total_bytes();
+      open_->total_bytes = sum(std::max<std::int64_t>(open_->total_bytes, 0), row.total_bytes());
     if (const double seconds = row.total_seconds(); !std::isnan(seconds))
       open_->total_seconds =
           std::isnan(open_->total_seconds) ? seconds : open_->total_seconds + seconds;
@@ -423,6 +420,11 @@ std::int64_t StatisticsGroup::integer(ColumnId column) const {
 
 double StatisticsRow::total_seconds() const {
   return measures[0][0] * static_cast<double>(group.measured[0]);  // the mean of the times
+}
+
+std::int64_t StatisticsRow::total_bytes() const {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(group.bytes, group.operations, &product) ? kMostBytes : product;
 }
 
 Statistics compute_statistics(const Tallied& tallied, const StringPool& pool,

@@ -60,23 +60,14 @@ class OrderedTexts {
   std::vector<TextRank> ranks_;            // by TextId
 };
 
-/// Operations with the same keys. `known` has the columns among rank, bytes, ranks, nodes and
-/// time_ns that are not NULL.
-struct StatisticsGroup {
+/// Operations with the same keys.
+struct StatisticsGroup : GroupFacts {
   TextRank job{};
   std::array<TextRank, kFinestTexts.size()> texts{};
   std::array<TextRank, kDescribingTexts.size()> describing_texts{};
-  ColumnSet known = 0;
-  std::int32_t rank = 0, ranks = 0, nodes = 0;
-  std::int64_t bytes = 0;  // of each operation
-  std::int64_t operations = 0;
-  std::array<std::int64_t, kMeasures.size()> measured{};  // operations with that measure
-  std::int64_t first_ns = 0, last_ns = 0;
 
   /// Of a column among kFinestTexts and kDescribingTexts.
   [[nodiscard]] TextRank text(ColumnId column) const;
-  /// Whether an integer column is not NULL.
-  [[nodiscard]] bool has(ColumnId column) const { return (known & column_set(column)) != 0; }
   /// Of a column among rank, ranks, nodes and bytes.
   [[nodiscard]] std::int64_t integer(ColumnId column) const;
 };
@@ -91,7 +82,8 @@ struct StatisticsRow {
 
   /// NaN if no operation was timed.
   [[nodiscard]] double total_seconds() const;
-  [[nodiscard]] std::int64_t total_bytes() const { return group.bytes * group.operations; }
+  /// As many as fit into the number: sizes of damaged input may be anything.
+  [[nodiscard]] std::int64_t total_bytes() const;
 };
 
 /// A row of the table communicators.

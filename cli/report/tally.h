@@ -43,18 +43,25 @@ struct MeasuredValues {
   Measures measures{};
 };
 
-/// A finest group. `known` has the columns among rank, bytes, ranks, nodes and time_ns that are not
-/// NULL.
-struct TalliedGroup {
-  TextId job{};
-  std::array<TextId, kFinestTexts.size()> texts{};
-  std::array<TextId, kDescribingTexts.size()> describing_texts{};
+/// What is known of a group of operations beside its texts. `known` has the columns among rank,
+/// bytes, ranks, nodes and time_ns that are not NULL.
+struct GroupFacts {
   ColumnSet known = 0;
   std::int32_t rank = 0, ranks = 0, nodes = 0;
   std::int64_t bytes = 0;  // of each operation
   std::int64_t operations = 0;
   std::array<std::int64_t, kMeasuredColumns.size()> measured{};  // operations with that measure
   std::int64_t first_ns = 0, last_ns = 0;
+
+  /// Whether an integer column is not NULL.
+  [[nodiscard]] bool has(ColumnId column) const { return (known & column_set(column)) != 0; }
+};
+
+/// A finest group.
+struct TalliedGroup : GroupFacts {
+  TextId job{};
+  std::array<TextId, kFinestTexts.size()> texts{};
+  std::array<TextId, kDescribingTexts.size()> describing_texts{};
 };
 
 /// All that was gathered: `group` of the values are places in `groups`, ascending. Groups that

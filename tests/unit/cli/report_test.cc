@@ -424,21 +424,33 @@ class ToySource : public OperationSource {
   std::atomic<bool> taken_{false};
 };
 
-TEST_F(ReportWithDuckdb, PathsBecomeColumnsOfCommunicatorsAndWords) {
-  StringPool pool;
-  std::filesystem::create_directories(folder_ / "scratch");
-  Tally tally(folder_ / "scratch", 1 << 20);
-  tally.begin_job(pool.intern("7"), 1);
-  ToySource source(pool, {{"0xa", "tp", "NVLS", 0, 2, 1, 2},
-                          {"0xa", "tp", "NVLS", 1, 2, 1, 3},
-                          {"0xb", "", "RING", 0, 2, 1, 6},
-                          {"0xc", "dp", "RING", 0, 2, 2, 7}});
-  (void)write_parquet(*database_, source, pool, {.folder = folder_, .tally = &tally});
+class ToyStatistics : public ReportWithDuckdb {
+ protected:
+  /// Of job 7.
+  Statistics statistics_of(std::vector<ToyOperation> operations, const PathsSeen& paths) {
+    const std::filesystem::path scratch = folder_ / "scratch";
+    std::filesystem::create_directories(scratch);
+    Tally tally(scratch, 1 << 20);
+    tally.begin_job(pool_.intern("7"), 1);
+    ToySource source(pool_, std::move(operations));
+    (void)write_parquet(*database_, source, pool_, {.folder = folder_, .tally = &tally});
+    return compute_statistics(tally.tallied(), pool_, paths,
+                              {.scratch = scratch, .memory_bytes = 1 << 20});
+  }
+
+ private:
+  StringPool pool_;
+};
+
+TEST_F(ToyStatistics, PathsBecomeColumnsOfCommunicatorsAndWords) {
   PathsSeen paths;
   paths.add({{{"7", "0xa"}, {{"n0"}, {0}, {0}, 10}}, {{"7", "0xb"}, {{"n0"}, {0, 1}, {}, 0}}});
   paths.add({{{"7", "0xa"}, {{"n1"}, {1}, {1}, 20}}, {{"7", "0xb"}, {{"n1"}, {1}, {}, 0}}});
-  const Statistics statistics = compute_statistics(
-      tally.tallied(), pool, paths, {.scratch = folder_ / "scratch", .memory_bytes = 1 << 20});
+  const Statistics statistics = statistics_of({{"0xa", "tp", "NVLS", 0, 2, 1, 2},
+                                               {"0xa", "tp", "NVLS", 1, 2, 1, 3},
+                                               {"0xb", "", "RING", 0, 2, 1, 6},
+                                               {"0xc", "dp", "RING", 0, 2, 2, 7}},
+                                              paths);
   std::vector<CommunicatorRow> rows;
   statistics.communicators.for_each([&](const CommunicatorRow& row) { rows.push_back(row); });
   ASSERT_EQ(rows.size(), 3U);
@@ -481,17 +493,11 @@ TEST_F(ReportWithDuckdb, AReaderThatThrowsStopsTheOthers) {
                std::runtime_error);
 }
 
-TEST_F(ReportWithDuckdb, JsonHasTheRowsWithMostTime) {
-  StringPool pool;
-  std::filesystem::create_directories(folder_ / "scratch");
-  Tally tally(folder_ / "scratch", 1 << 20);
-  tally.begin_job(pool.intern("7"), 1);
-  ToySource source(pool, {{"0xa", "tp", "RING", 0, 1, 1, 5},
-                          {"0xb", "dp", "RING", 0, 1, 1, 1},
-                          {"0xc", "pp", "RING", 0, 1, 1, 9}});
-  (void)write_parquet(*database_, source, pool, {.folder = folder_, .tally = &tally});
-  const Statistics statistics = compute_statistics(
-      tally.tallied(), pool, {}, {.scratch = folder_ / "scratch", .memory_bytes = 1 << 20});
+TEST_F(ToyStatistics, JsonHasTheRowsWithMostTime) {
+  const Statistics statistics = statistics_of({{"0xa", "tp", "RING", 0, 1, 1, 5},
+                                               {"0xb", "dp", "RING", 0, 1, 1, 1},
+                                               {"0xc", "pp", "RING", 0, 1, 1, 9}},
+                                              {});
   const auto communicators_of = [&](std::uint64_t most_rows) {
     write_json(statistics, folder_, {}, ReadAccount(), most_rows);
     const auto json = nlohmann::json::parse(text_of(folder_ / "report.json"));
