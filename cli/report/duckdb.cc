@@ -50,6 +50,15 @@ std::vector<std::string> library_candidates() {
   return candidates;
 }
 
+/// The library finds its own functions first. The program's libraries, which are many, would be
+/// searched for each of them otherwise, and that takes twice as long as everything else of opening
+/// it. Sanitizers must be found first.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kOpenFlags = RTLD_LAZY | RTLD_LOCAL;
+#else
+constexpr int kOpenFlags = RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND;
+#endif
+
 void* open_library() {
   std::string reasons;
   for (const std::string& candidate : library_candidates()) {
@@ -59,7 +68,7 @@ void* open_library() {
       reasons += "\n  " + candidate + ": no such file";
       continue;
     }
-    if (void* library = dlopen(candidate.c_str(), RTLD_LAZY | RTLD_LOCAL)) return library;
+    if (void* library = dlopen(candidate.c_str(), kOpenFlags)) return library;
     reasons +=
         "\n  " + std::string(dlerror());  // NOLINT(concurrency-mt-unsafe): of this thread in glibc
   }

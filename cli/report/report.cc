@@ -49,24 +49,27 @@ std::string folder_name(const std::string& value) {
   return name;
 }
 
-/// A folder for DuckDB to spill to, gone at the end.
+/// A folder for DuckDB to spill to, gone at the end if it was made.
 class ScratchFolder {
  public:
-  explicit ScratchFolder(fs::path path) : path_(std::move(path)) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
+  explicit ScratchFolder(fs::path path) : path_(std::move(path)) {}
   ~ScratchFolder() {
     std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    if (made_) fs::remove_all(path_, ignored);
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
 
+  void make() {
+    made_ = true;
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
   [[nodiscard]] const fs::path& path() const { return path_; }
 
  private:
   fs::path path_;
+  bool made_ = false;
 };
 
 /// An empty folder, or one whose last report may be replaced.
@@ -307,7 +310,8 @@ ComparedSides compare_sides(const ReportOptions& options, const ScratchFolder& s
 
 int run_comparison(const ReportOptions& options) {
   prepare_output(options);
-  const ScratchFolder scratch(options.output / ".scratch");
+  ScratchFolder scratch(options.output / ".scratch");
+  scratch.make();
   Progress progress(!options.quiet);
   const auto [comparison, bad] = compare_sides(options, scratch, progress);
   write_json_file(options.output / "compare.json", comparison_json(comparison));
@@ -326,18 +330,18 @@ int run_comparison(const ReportOptions& options) {
 int run_report(const ReportOptions& options) {
   keep_freed_memory();
   if (!options.compare.empty()) return run_comparison(options);
+  ScratchFolder scratch(options.output / ".scratch");
   // Its 70 MB take as long to load as the inputs to find. A failure is told below.
-  const auto loading = std::async(std::launch::async, [] { (void)duckdb_library(); });
-  check_throughput(options.throughput);
-  const Inputs inputs = options.paths.empty() ? Inputs() : find_inputs(options.paths, options.job);
-  prepare_output(options);
-  const ScratchFolder scratch(options.output / ".scratch");
-  const unsigned threads = threads_of(options);
   // While files are read each thread runs its own queries, and DuckDB's would only be in the way.
   std::optional<Database> database(std::in_place,
                                    DatabaseOptions{.memory_bytes = memory_bytes(options) / 2,
                                                    .threads = 1,
                                                    .temporary_folder = scratch.path()});
+  check_throughput(options.throughput);
+  const Inputs inputs = options.paths.empty() ? Inputs() : find_inputs(options.paths, options.job);
+  prepare_output(options);
+  scratch.make();
+  const unsigned threads = threads_of(options);
   Progress progress(!options.quiet);
 
   StringPool pool;
@@ -371,6 +375,10 @@ int run_report(const ReportOptions& options) {
   if (counts.operations == 0 && options.flight_recorder.empty())
     throw InputError("no operation in any of the input files");
 
+  // If it has no more to do, its memory is given back beside the statistics.
+  std::future<void> closing;
+  if (!wants_more_than_tables(options))
+    closing = std::async(std::launch::async, [&] { database.reset(); });
   Tables tables = make_tables(options, scratch, inputs, account, tally, pool, paths, progress);
   Drawn drawn{std::move(tables.insights), {}, {}};
   std::string page;
