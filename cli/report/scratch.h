@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "cli/report/sorting.h"
+
 namespace ncclscope::cli::report {
 
 /// A file without a name, made when the first bytes are written.
@@ -110,6 +112,10 @@ class Spool {
   }
   void clear() { *this = Spool(file_.folder(), limit_ * sizeof(T)); }
   [[nodiscard]] std::uint64_t size() const { return in_file() + memory_.size(); }
+  /// All records, if none is in the file; else null.
+  [[nodiscard]] const std::vector<T>* all_in_memory() const {
+    return in_file() == 0 ? &memory_ : nullptr;
+  }
 
   class Reader {
    public:
@@ -148,21 +154,11 @@ class Spool {
   std::vector<T> memory_;
 };
 
-/// Makes no two records into one.
-struct KeepAll {
-  template <typename T>
-  bool operator()(T& /*into*/, const T& /*other*/) const {
-    return false;
-  }
-};
-
 /// Sorts runs that fit into memory, and merges them while they are read.
 /// @tparam Less     bool(const T&, const T&); if it has a static sort(std::vector<T>&), which may
-/// take
-///                  as much memory again, that sorts the runs
+///                  take as much memory again and combine equal ones, that sorts the runs
 /// @tparam Combine  bool(T& into, const T& equal): puts a record into an equal one, so that there
-/// is
-///                  less to write; false if that cannot be. Not all equal ones are offered.
+///                  is less to write; false if that cannot be. Not all equal ones are offered.
 template <typename T, typename Less, typename Combine = KeepAll>
 class ExternalSort {
  public:
@@ -174,6 +170,13 @@ class ExternalSort {
     push_within(memory_, record, limit_);
   }
 
+  /// As new, with the room that it has.
+  void clear() {
+    memory_.clear();
+    if (runs_.empty()) return;
+    runs_.clear();
+    file_ = ScratchFile(file_.folder());
+  }
   /// As many records will come.
   void expect(std::uint64_t records) { memory_.reserve(std::min<std::uint64_t>(records, limit_)); }
   /// No more records come. Before it is read.

@@ -34,38 +34,68 @@ void radix_sort(std::vector<T>& records, KeyOf key_of) {
   }
 }
 
-/// Sorts [first, end) of `records`; `other` is as large, and what is in it is lost. Takes one pass
-/// if they rise or fall, and one more for each doubling of the number of pieces that do.
-template <typename T, typename Less>
-void merge_sort(std::vector<T>& records, std::vector<T>& other, std::size_t first, std::size_t end,
-                Less less) {
-  const auto at = [](std::vector<T>& vector, std::size_t i) {
-    return vector.begin() + static_cast<std::ptrdiff_t>(i);
-  };
+/// Makes no two records into one.
+struct KeepAll {
+  template <typename T>
+  bool operator()(T& /*into*/, const T& /*other*/) const {
+    return false;
+  }
+};
+
+/// Merges [a, a_end) and [b, b_end) into `out`, whose end is returned. Of equal ones those of `a`
+/// come first; if `combine` takes one, it takes no place.
+template <typename T, typename Less, typename Combine>
+T* merge_pieces(const T* a, const T* a_end, const T* b, const T* b_end, T* out, Less less,
+                Combine combine) {
+  while (a != a_end && b != b_end) {
+    if (less(*b, *a)) {
+      *out++ = *b++;
+      continue;
+    }
+    *out = *a;
+    if (!less(*a++, *b) && combine(*out, *b)) ++b;
+    ++out;
+  }
+  return std::copy(b, b_end, std::copy(a, a_end, out));
+}
+
+/// Sorts [first, end) of `records` and returns where they end now; `other` is as large, and what is
+/// in it is lost. Takes one pass if they rise or fall, and one more for each doubling of the number
+/// of pieces that do.
+/// @param combine  bool(T& into, const T& equal): puts a record into an equal one; false if that
+///                 cannot be. Not all equal ones are offered.
+template <typename T, typename Less, typename Combine = KeepAll>
+std::size_t merge_sort(std::vector<T>& records, std::vector<T>& other, std::size_t first,
+                       std::size_t end, Less less, Combine combine = {}) {
+  T* from = records.data();
   std::vector<std::size_t> ends;  // of the pieces
   for (std::size_t begin = first; begin < end; begin = ends.back()) {
     std::size_t i = begin + 1;
-    if (i < end && less(records[i], records[begin])) {
-      while (i < end && less(records[i], records[i - 1])) ++i;
-      std::reverse(at(records, begin), at(records, i));
+    if (i < end && less(from[i], from[begin])) {
+      while (i < end && less(from[i], from[i - 1])) ++i;
+      std::reverse(from + begin, from + i);
     } else {
-      while (i < end && !less(records[i], records[i - 1])) ++i;
+      while (i < end && !less(from[i], from[i - 1])) ++i;
     }
     ends.push_back(i);
   }
+  T* into = other.data();
   while (ends.size() > 1) {
-    std::vector<std::size_t> merged;
-    std::size_t begin = first;
+    std::size_t begin = first, merged = 0;
+    T* out = into + first;
     for (std::size_t piece = 0; piece < ends.size(); piece += 2) {
       const std::size_t middle = ends[piece], last = ends[std::min(piece + 1, ends.size() - 1)];
-      std::merge(at(records, begin), at(records, middle), at(records, middle), at(records, last),
-                 at(other, begin), less);
-      merged.push_back(last);
+      out =
+          merge_pieces(from + begin, from + middle, from + middle, from + last, out, less, combine);
+      ends[merged++] = static_cast<std::size_t>(out - into);
       begin = last;
     }
-    std::copy(at(other, first), at(other, end), at(records, first));
-    ends = std::move(merged);
+    ends.resize(merged);
+    std::swap(from, into);
   }
+  const std::size_t sorted_end = ends.empty() ? first : ends.back();
+  if (from != records.data()) std::copy(from + first, from + sorted_end, records.data() + first);
+  return sorted_end;
 }
 
 }  // namespace ncclscope::cli::report

@@ -5,9 +5,11 @@
 #include <cmath>
 #include <future>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "cli/report/sorting.h"
@@ -147,37 +149,140 @@ struct ByFinest {
   bool operator()(const Place& a, const Place& b) const { return a.finest < b.finest; }
 };
 
-/// `occurrences` operations of a group with the same value of one measure.
-struct Value {
-  std::uint32_t group, occurrences;
-  double value;
-};
-struct ByValue {
-  bool operator()(const Value& a, const Value& b) const {
-    return a.group != b.group ? a.group < b.group : a.value < b.value;
-  }
-  static void sort(std::vector<Value>& values);
-};
-/// Values come group by group of a Tally, each in the order of the times, in which bandwidths
-/// usually fall.
-void ByValue::sort(std::vector<Value>& values) {
-  radix_sort(values, [](const Value& value) { return value.group; });
-  const auto less = [](const Value& a, const Value& b) { return a.value < b.value; };
-  std::vector<Value> other(values.size());
-  for (std::size_t first = 0, end = 0; first < values.size(); first = end) {
-    while (end < values.size() && values[end].group == values[first].group) ++end;
-    merge_sort(values, other, first, end, less);
-  }
+/// Values that may be NaN: last.
+bool before(double a, double b) {
+  return a < b || (std::isnan(b) && !std::isnan(a));
 }
+
 struct SumOccurrences {
-  bool operator()(Value& into, const Value& equal) const {
+  template <typename T>
+  bool operator()(T& into, const T& equal) const {
     const std::uint64_t sum = std::uint64_t{into.occurrences} + equal.occurrences;
     if (sum > std::numeric_limits<std::uint32_t>::max()) return false;
     into.occurrences = static_cast<std::uint32_t>(sum);
     return true;
   }
 };
-using SortedValues = ExternalSort<Value, ByValue, SumOccurrences>;
+
+/// By the group of a table and the values.
+struct ByMeasures {
+  bool operator()(const MeasuredValues& a, const MeasuredValues& b) const {
+    return a.group != b.group ? a.group < b.group : in_group(a, b);
+  }
+  static bool in_group(const MeasuredValues& a, const MeasuredValues& b) {
+    for (std::size_t i = 0; i < kMeasureCount; ++i) {
+      if (before(a.measures[i], b.measures[i])) return true;
+      if (before(b.measures[i], a.measures[i])) return false;
+    }
+    return false;
+  }
+  static void sort(std::vector<MeasuredValues>& values) {
+    radix_sort(values, [](const MeasuredValues& value) { return value.group; });
+    std::vector<MeasuredValues> other(values.size());
+    std::size_t first = 0, end = 0;
+    for (; first < values.size(); first = end) {
+      while (end < values.size() && values[end].group == values[first].group) ++end;
+      (void)merge_sort(values, other, first, end, in_group);
+    }
+  }
+};
+
+/// The values of a table. One thread.
+class ValuesByGroup {
+ public:
+  virtual ~ValuesByGroup() = default;
+  /// Groups are asked for in ascending order, each until there is nothing more of it.
+  /// @return some values of the group, valid until the next call
+  virtual std::span<const MeasuredValues> next(std::uint32_t group) = 0;
+};
+
+/// Of all values in memory, which come from the finest groups, in each of which they rise.
+class ValuesInMemory : public ValuesByGroup {
+ public:
+  /// @param values  must outlive this
+  explicit ValuesInMemory(const std::vector<MeasuredValues>& values) : values_(values) {}
+
+  /// Before next(): values [first, end) are of `group`.
+  void add_run(std::uint32_t group, std::size_t first, std::size_t end) {
+    runs_.push_back({group, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(end)});
+  }
+  /// After the last run.
+  /// @return memory that will be taken
+  std::uint64_t prepare() {
+    radix_sort(runs_, [](const Run& run) { return run.group; });
+    std::size_t most = 0, size = 0;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      size = (i > 0 && runs_[i].group == runs_[i - 1].group ? size : 0) + runs_[i].size();
+      most = std::max(most, size);
+    }
+    return 2 * (runs_.size() * sizeof(Run) + most * sizeof(MeasuredValues));
+  }
+
+  std::span<const MeasuredValues> next(std::uint32_t group) override {
+    gathered_.clear();
+    for (; next_ < runs_.size() && runs_[next_].group == group; ++next_) {
+      gathered_.insert(gathered_.end(), values_.data() + runs_[next_].first,
+                       values_.data() + runs_[next_].end);
+    }
+    if (other_.size() < gathered_.size()) other_.resize(gathered_.size());
+    const std::size_t end =
+        merge_sort(gathered_, other_, 0, gathered_.size(), ByMeasures::in_group, SumOccurrences());
+    return {gathered_.data(), end};
+  }
+
+ private:
+  struct Run {
+    std::uint32_t group, first, end;
+    [[nodiscard]] std::size_t size() const { return end - first; }
+  };
+
+  const std::vector<MeasuredValues>& values_;
+  std::vector<Run> runs_;
+  std::size_t next_ = 0;
+  std::vector<MeasuredValues> gathered_, other_;
+};
+
+using SortedValues = ExternalSort<MeasuredValues, ByMeasures, SumOccurrences>;
+
+/// Of values that do not fit into memory.
+class ValuesOnDisk : public ValuesByGroup {
+ public:
+  /// @param sorted  must outlive this
+  explicit ValuesOnDisk(std::unique_ptr<const SortedValues> sorted)
+      : sorted_(std::move(sorted)), reader_(*sorted_) {}
+
+  std::span<const MeasuredValues> next(std::uint32_t group) override {
+    constexpr std::size_t kAtOnce = 1024;
+    some_.clear();
+    for (const MeasuredValues* value = reader_.peek();
+         value != nullptr && value->group == group && some_.size() < kAtOnce;
+         reader_.pop(), value = reader_.peek())
+      some_.push_back(*value);
+    return some_;
+  }
+
+ private:
+  std::unique_ptr<const SortedValues> sorted_;
+  SortedValues::Reader reader_;
+  std::vector<MeasuredValues> some_;
+};
+
+/// `occurrences` operations of a group with the same value of one measure.
+struct MeasuredValue {
+  double value;
+  std::uint32_t occurrences;
+};
+struct ByValue {
+  bool operator()(const MeasuredValue& a, const MeasuredValue& b) const {
+    return a.value < b.value;
+  }
+  /// Bandwidths fall while times rise.
+  static void sort(std::vector<MeasuredValue>& values) {
+    std::vector<MeasuredValue> other(values.size());
+    values.resize(merge_sort(values, other, 0, values.size(), ByValue(), SumOccurrences()));
+  }
+};
+using SortedMeasure = ExternalSort<MeasuredValue, ByValue, SumOccurrences>;
 
 /// Makes one table. One thread; `memory_bytes` are divided among what it sorts and keeps.
 class TableMaker {
@@ -193,13 +298,9 @@ class TableMaker {
 
   StatisticsTable make() {
     make_groups();
-    for (std::size_t i = 0; i < kMeasureCount; ++i) {
-      // The rest of the memory; one more for the copy while one of them sorts.
-      values_.emplace_back(options_.scratch, options_.memory_bytes * 11 / 16 / (kMeasureCount + 1));
-      values_.back().expect(tallied_.values.size());
-    }
-    sort_values();
-    return make_rows();
+    std::unique_ptr<ValuesByGroup> values = values_in_memory();
+    if (values == nullptr) values = values_on_disk();
+    return make_rows(*values);
   }
 
  private:
@@ -227,43 +328,78 @@ class TableMaker {
     places_.finish();
   }
 
-  void sort_values() {
+  /// What groups, places and rows leave of the memory.
+  [[nodiscard]] std::uint64_t memory_of_values() const { return options_.memory_bytes * 11 / 16; }
+
+  [[nodiscard]] std::uint64_t memory_of_sorting() const { return memory_of_values() * 2 / 5; }
+
+  /// Null if there is no room.
+  std::unique_ptr<ValuesByGroup> values_in_memory() {
+    const std::vector<MeasuredValues>* values = tallied_.values.all_in_memory();
+    if (values == nullptr) return nullptr;
+    auto by_group = std::make_unique<ValuesInMemory>(*values);
+    ExternalSort<Place, ByFinest>::Reader places(places_);
+    for (std::size_t first = 0, end = 0; first < values->size(); first = end) {
+      const std::uint32_t finest = (*values)[first].group;
+      while (end < values->size() && (*values)[end].group == finest) ++end;
+      while (places.peek()->finest < finest) places.pop();
+      by_group->add_run(places.peek()->group, first, end);
+    }
+    return by_group->prepare() <= memory_of_sorting() ? std::move(by_group) : nullptr;
+  }
+
+  std::unique_ptr<ValuesByGroup> values_on_disk() {
+    // Sorting takes as much again.
+    auto sorted = std::make_unique<SortedValues>(options_.scratch, memory_of_sorting() / 2);
     ExternalSort<Place, ByFinest>::Reader places(places_);
     tallied_.values.for_each([&](const MeasuredValues& values) {
       while (places.peek()->finest < values.group) places.pop();
-      const std::uint32_t group = places.peek()->group;
-      for (std::size_t i = 0; i < kMeasureCount; ++i) {
-        if (!std::isnan(values.measures[i]))
-          values_[i].add({group, values.occurrences, values.measures[i]});
-      }
+      sorted->add({places.peek()->group, values.occurrences, values.measures});
     });
-    for (SortedValues& values : values_) values.finish();
+    sorted->finish();
+    return std::make_unique<ValuesOnDisk>(std::move(sorted));
   }
 
-  StatisticsTable make_rows() {
+  StatisticsTable make_rows(ValuesByGroup& values) {
     StatisticsTable table{&grouping_, {options_.scratch, options_.memory_bytes / 8}};
-    std::vector<SortedValues::Reader> readers(values_.begin(), values_.end());
+    // Of one group; one more for the copy while one of them sorts.
+    const std::uint64_t share = memory_of_values() * 3 / 5 / (kMeasureCount + 1);
+    std::vector<SortedMeasure> measures;
+    for (std::size_t i = 0; i < kMeasureCount; ++i) measures.emplace_back(options_.scratch, share);
     std::uint32_t number = 0;
     groups_.for_each([&](const StatisticsGroup& group) {
+      take_group(values, number++, measures);
       StatisticsRow row{group, {}};
       for (std::size_t i = 0; i < kMeasureCount; ++i)
-        row.measures[i] = statistics_of(readers[i], number, group.measured[i]);
+        row.measures[i] = statistics_of(measures[i], group.measured[i]);
       table.rows.add(row);
-      ++number;
     });
     return table;
   }
 
+  static void take_group(ValuesByGroup& values, std::uint32_t group,
+                         std::vector<SortedMeasure>& measures) {
+    for (SortedMeasure& measure : measures) measure.clear();
+    for (auto some = values.next(group); !some.empty(); some = values.next(group)) {
+      for (const MeasuredValues& value : some) {
+        for (std::size_t i = 0; i < kMeasureCount; ++i) {
+          if (!std::isnan(value.measures[i]))
+            measures[i].add({value.measures[i], value.occurrences});
+        }
+      }
+    }
+    for (SortedMeasure& measure : measures) measure.finish();
+  }
+
   /// Equal values are put together first, so that rounding does not depend on where runs end.
-  static MeasureStatistics statistics_of(SortedValues::Reader& reader, std::uint32_t group,
-                                         std::int64_t count) {
+  static MeasureStatistics statistics_of(const SortedMeasure& measure, std::int64_t count) {
     Accumulator accumulator(count);
-    const Value* next = reader.peek();
-    while (next != nullptr && next->group == group) {
+    SortedMeasure::Reader reader(measure);
+    const MeasuredValue* next = reader.peek();
+    while (next != nullptr) {
       const double value = next->value;
       std::int64_t occurrences = 0;
-      for (; next != nullptr && next->group == group && next->value == value;
-           reader.pop(), next = reader.peek())
+      for (; next != nullptr && next->value == value; reader.pop(), next = reader.peek())
         occurrences += next->occurrences;
       accumulator.add(value, occurrences);
     }
@@ -276,7 +412,6 @@ class TableMaker {
   const StatisticsOptions& options_;
   Spool<StatisticsGroup> groups_;
   ExternalSort<Place, ByFinest> places_;
-  std::vector<SortedValues> values_;  // of each measure
 };
 
 /// The communicators, from rows of their ranks, which come by job and communicator.

@@ -336,14 +336,17 @@ TEST_F(ReportWithDuckdb, StatisticsAreWhatDuckdbComputesWhateverTheMemoryAndTheT
   Connection connection = database_->connect();
   std::map<std::string, std::string> first;
   struct Case {
-    std::uint64_t memory;
+    std::uint64_t tally_memory, memory;
     unsigned threads;
   };
-  for (const auto& [memory, threads] : {Case{64 << 20, 2}, Case{200'000, 3}, Case{0, 1}}) {
+  // All values in memory, and room to gather each group's or not; or not in memory.
+  for (const auto& [tally_memory, memory, threads] :
+       {Case{64 << 20, 64 << 20, 2}, Case{64 << 20, 200'000, 4}, Case{200'000, 200'000, 3},
+        Case{0, 0, 1}}) {
     const std::filesystem::path folder = folder_ / std::to_string(threads);
     std::filesystem::create_directories(folder / "scratch");
     StringPool pool;
-    Tally tally(folder / "scratch", memory);
+    Tally tally(folder / "scratch", tally_memory);
     for (const auto& [job, rows] : {std::pair{"4711", 700}, std::pair{"a \"job\", quoted", 300}}) {
       RandomSource source(pool, 16, rows);
       const auto operations = folder / "operations" / ("job=" + std::to_string(rows));

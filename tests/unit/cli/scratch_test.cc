@@ -73,6 +73,10 @@ TEST_F(ScratchTest, SpoolGivesRecordsAsTheyCame) {
       spool.for_each([&](const Counted& record) { got.push_back(record); });
       EXPECT_EQ(got, records) << memory;
     }
+    ASSERT_EQ(spool.all_in_memory() != nullptr, memory == 100'000) << memory;
+    if (memory == 100'000) {
+      EXPECT_EQ(*spool.all_in_memory(), records);
+    }
     spool.clear();
     EXPECT_EQ(spool.size(), 0U);
     spool.add({1, 2});
@@ -111,6 +115,20 @@ TEST_F(ScratchTest, ExternalSortLosesNothingWhenItCombines) {
     std::map<std::uint32_t, std::uint32_t> counts;
     for (const Counted& record : got) counts[record.key] += record.count;
     EXPECT_EQ(counts, wanted) << memory;
+  }
+}
+
+TEST_F(ScratchTest, ExternalSortIsAsNewOnceCleared) {
+  for (const std::uint64_t memory : kMemories) {
+    ExternalSort<Counted, ByKey> sorted(folder_, memory * sizeof(Counted));
+    for (const std::size_t count : {5000U, 0U, 2000U, 3U}) {
+      sorted.clear();
+      std::vector<Counted> wanted = random_records(count, 1'000'000);
+      for (const Counted& record : wanted) sorted.add(record);
+      sorted.finish();
+      std::sort(wanted.begin(), wanted.end(), ByKey());
+      EXPECT_EQ(all_of(sorted), wanted) << memory << ' ' << count;
+    }
   }
 }
 
@@ -157,9 +175,45 @@ TEST(MergeSort, SortsAPartOfAnyOrder) {
       }
       std::vector<int> wanted = records, other(records.size());
       std::sort(wanted.begin() + 10, wanted.end() - 10);
-      merge_sort(records, other, 10, records.size() - 10, std::less<>());
+      EXPECT_EQ(merge_sort(records, other, 10, records.size() - 10, std::less<>()),
+                records.size() - 10);
       EXPECT_EQ(records, wanted) << count << ' ' << kind;
     }
+  }
+}
+
+TEST(MergeSort, KeepsTheOrderOfEqualOnes) {
+  std::vector<Counted> records = random_records(3000, 100), other(records.size());
+  for (std::size_t i = 0; i < records.size(); ++i) records[i].count = static_cast<std::uint32_t>(i);
+  std::vector<Counted> wanted = records;
+  std::stable_sort(wanted.begin(), wanted.end(), ByKey());
+  EXPECT_EQ(merge_sort(records, other, 0, records.size(), ByKey()), records.size());
+  EXPECT_EQ(records, wanted);
+}
+
+TEST(MergeSort, PutsEqualOnesOfItsPiecesTogether) {
+  std::vector<Counted> records;
+  for (std::uint32_t piece = 0; piece < 13; ++piece) {
+    for (std::uint32_t key = 0; key < 50 + piece; ++key) records.push_back({key, 1});
+  }
+  std::vector<Counted> other(records.size());
+  const std::size_t end = merge_sort(records, other, 0, records.size(), ByKey(), Sum());
+  records.resize(end);
+  ASSERT_EQ(records.size(), 62U);
+  for (std::uint32_t key = 0; key < 62; ++key)
+    EXPECT_EQ(records[key], (Counted{key, key < 50 ? 13 : 62 - key})) << key;
+}
+
+TEST(MergeSort, LosesNothingOfEqualOnesInAnyOrder) {
+  for (std::size_t count = 0; count < 200; ++count) {
+    std::vector<Counted> records = random_records(count, 20), other(records.size());
+    std::map<std::uint32_t, std::uint32_t> wanted, got;
+    for (const Counted& record : records) wanted[record.key] += record.count;
+    const std::size_t end = merge_sort(records, other, 0, records.size(), ByKey(), Sum());
+    records.resize(end);
+    EXPECT_TRUE(std::is_sorted(records.begin(), records.end(), ByKey())) << count;
+    for (const Counted& record : records) got[record.key] += record.count;
+    EXPECT_EQ(got, wanted) << count;
   }
 }
 
