@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "cli/report/duckdb.h"
+#include "cli/report/memory.h"
 #include "cli/report/schema.h"
 
 namespace ncclscope::cli::report {
@@ -80,9 +81,9 @@ class OperationBatch {
   [[nodiscard]] ColumnSet known(std::size_t row) const { return known_[row]; }
   /// The values of a column, of its type (kText: TextId); 0 for NULL. Null if the batch does not
   /// have the column.
-  [[nodiscard]] const std::byte* data(ColumnId column) const {
-    return storage_[index(column)].empty() ? nullptr : storage_[index(column)].data();
-  }
+  [[nodiscard]] const std::byte* data(ColumnId column) const { return data_[index(column)]; }
+  /// To put other values of the same size in their place, until clear().
+  [[nodiscard]] std::byte* data(ColumnId column) { return data_[index(column)]; }
   /// A bit per row, 0 for NULL; empty if no value of the column is NULL.
   [[nodiscard]] const std::vector<std::uint64_t>& valid(ColumnId column) const {
     return valid_[index(column)];
@@ -96,11 +97,11 @@ class OperationBatch {
     set_ |= column_set(column);
   }
 
-  std::array<std::byte*, kColumnCount> write_{};  // into storage_ or nowhere_
-  std::array<std::vector<std::byte>, kColumnCount> storage_;
+  LargeMemory storage_;  // the columns, and one for what is written to those that are not there
+  std::array<std::byte*, kColumnCount> data_{};
+  std::array<std::byte*, kColumnCount> write_{};  // data_, or the one more
   std::array<std::vector<std::uint64_t>, kColumnCount> valid_;
   std::vector<ColumnSet> known_;
-  std::vector<std::byte> nowhere_;  // what is written to columns that the batch does not have
   ColumnSet columns_;
   ColumnSet set_ = 0;      // of the current row: those with a value
   ColumnSet written_ = 0;  // of all rows
