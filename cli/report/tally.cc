@@ -70,17 +70,19 @@ struct Key {
   std::int32_t rank = 0;
   std::int64_t bytes = 0;
   ColumnSet known = 0;  // rank and bytes, where they are not NULL
-  bool operator==(const Key&) const = default;
+
+  using Words = std::array<std::uint64_t, 5>;
+  [[nodiscard]] Words words() const {
+    static_assert(std::has_unique_object_representations_v<Key> && sizeof(Words) == sizeof(Key));
+    Words words;
+    std::memcpy(&words, this, sizeof words);
+    return words;
+  }
+  bool operator==(const Key& other) const { return same_words(words(), other.words()); }
 };
-static_assert(std::has_unique_object_representations_v<Key>);
 
 struct KeyHash {
-  std::size_t operator()(const Key& key) const {
-    std::array<std::uint64_t, sizeof(Key) / sizeof(std::uint64_t)> words;
-    static_assert(sizeof words == sizeof key);
-    std::memcpy(&words, &key, sizeof key);
-    return hash_of(words);
-  }
+  std::size_t operator()(const Key& key) const { return hash_of(key.words()); }
 };
 
 Key key_of(const Columns& columns, std::size_t row) {

@@ -25,6 +25,15 @@ template <std::size_t kWords>
   return hash ^ hash >> 32U;
 }
 
+/// Equal; without a call, as std::array compares.
+template <std::size_t kWords>
+[[nodiscard]] bool same_words(const std::array<std::uint64_t, kWords>& a,
+                              const std::array<std::uint64_t, kWords>& b) {
+  std::uint64_t difference = 0;
+  for (std::size_t i = 0; i < kWords; ++i) difference |= a[i] ^ b[i];
+  return difference == 0;
+}
+
 /// Open addressing; the number of slots is a power of two.
 class ValueTable {
  public:
@@ -75,7 +84,7 @@ class ValueTable {
   Slot& slot_of(const Bits& bits) {
     const std::size_t last = slots_.size() - 1;
     std::size_t at = hash_of(bits) & last;
-    while (slots_[at].occurrences != 0 && slots_[at].bits != bits) at = (at + 1) & last;
+    while (slots_[at].occurrences != 0 && !same_words(slots_[at].bits, bits)) at = (at + 1) & last;
     if (slots_[at].occurrences == 0) slots_[at].bits = bits;
     return slots_[at];
   }
