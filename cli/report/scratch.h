@@ -177,8 +177,6 @@ class ExternalSort {
     runs_.clear();
     file_ = ScratchFile(file_.folder());
   }
-  /// As many records will come.
-  void expect(std::uint64_t records) { memory_.reserve(std::min<std::uint64_t>(records, limit_)); }
   /// No more records come. Before it is read.
   void finish() {
     sort();
