@@ -420,7 +420,6 @@ Communicator* Aggregator::find_or_make_communicator(Job& job, Tenant& tenant,
   made->job = &job;
   made->tenant = &tenant;
   ++tenant.communicators;
-  made->comm = comm;
   made->serial = ++communicators_made_;
   if (job.fold >= FoldStep::kCommunicator) {
     made->counters = job.other->counters;
@@ -431,7 +430,9 @@ Communicator* Aggregator::find_or_make_communicator(Job& job, Tenant& tenant,
   }
   ++communicator_count_;
   ++job.growth;
-  return job.communicators.emplace(comm, std::move(made)).first->second.get();
+  const auto& [key, known] = *job.communicators.emplace(comm, std::move(made)).first;
+  known->comm = key;
+  return known.get();
 }
 
 void Aggregator::erase_communicator(Communicator& communicator) {
@@ -548,11 +549,7 @@ bool Aggregator::enter(Communicator& communicator, std::unique_ptr<CommRank>& ra
                          known.process->session->connection != nullptr;
       if (alive) return false;
       leave(known);
-      for (std::size_t f = 0; f < known.sums.size(); ++f) {
-        rank->sums[f].operations += known.sums[f].operations;
-        rank->sums[f].seconds += known.sums[f].seconds;
-        rank->sums[f].bus_bytes += known.sums[f].bus_bytes;
-      }
+      rank->sums.add(known.sums);
       rank->queue_seconds += known.queue_seconds;
       rank->queue_operations += known.queue_operations;
       rank->missing_before = known.missing();
@@ -591,11 +588,22 @@ void Aggregator::describe(SessionState& session, CommRank& rank, const wire::Com
     communicator.nnodes = init.nnodes;
   }
   if (!strings.name.empty()) communicator.name = label_value(strings.name);
-  if (!strings.gpu_uuid.empty()) rank.gpu_uuid = label_value(strings.gpu_uuid);
-  if (!strings.pci_bus_id.empty()) rank.pci_bus_id = label_value(strings.pci_bus_id);
-  rank.gpu = gpu_of(process, init, rank.pci_bus_id);
-  const std::uint16_t gpu = gpu_slot(process, rank.gpu);
-  rank.clock = gpu != 0 ? process.gpus[gpu - 1u].clock.get() : nullptr;
+  RankPlace place = rank.place == nullptr
+                        ? RankPlace{{}, {}, process.global_rank, process.local_rank}
+                        : *rank.place;
+  if (!strings.gpu_uuid.empty()) place.gpu_uuid = label_value(strings.gpu_uuid);
+  if (!strings.pci_bus_id.empty()) place.pci_bus_id = label_value(strings.pci_bus_id);
+  rank.gpu = gpu_of(process, init, place.pci_bus_id);
+  const std::uint16_t slot = gpu_slot(process, rank.gpu);
+  SinkProcess::Gpu* gpu = slot != 0 ? &process.gpus[slot - 1u] : nullptr;
+  rank.clock = gpu != nullptr ? gpu->clock.get() : nullptr;
+  if (gpu == nullptr) {
+    rank.place = std::make_shared<const RankPlace>(std::move(place));
+  } else {
+    if (gpu->place == nullptr || *gpu->place != place)
+      gpu->place = std::make_shared<const RankPlace>(std::move(place));
+    rank.place = gpu->place;
+  }
   if (process.gpu == GpuRef{}) {
     process.gpu = rank.gpu;
   } else if (process.gpu != rank.gpu && rank.gpu != GpuRef{}) {
@@ -614,8 +622,6 @@ CommRank* Aggregator::make_rank(SessionState& session, const wire::CommunicatorI
   rank->session_id = session.session_id;
   rank->pid = session.peer.pid != 0 ? session.peer.pid : session.claims.hello.pid;
   rank->rank = (init.flags & wire::kCommRankKnown) != 0 ? std::max(init.rank, -1) : -1;
-  rank->global_rank = process.global_rank;
-  rank->local_rank = process.local_rank;
   CommRank* made = rank.get();
   if (session.records_before > 0 && session.records_received + session.records_lost == 0) {
     rank->collectives.begin_at_next();
@@ -1217,7 +1223,7 @@ void Aggregator::apply(CommRank& rank, const AttributedItem& attributed) {
                         static_cast<std::uint64_t>(attributed.duration_ns), job.growth);
   if (attributed.rank_sums && !item.warmup) {
     auto& of_rank = communicator.folded ? communicator.folded->sums : rank.sums;
-    RankSums& sums = of_rank[static_cast<std::size_t>(item.function)];
+    RankSums& sums = of_rank.of(item.function);
     ++sums.operations;
     sums.seconds += attributed.rank_duration_ns * 1e-9;
     sums.bus_bytes += item.bus_bytes;

@@ -29,8 +29,10 @@ std::optional<Aggregator::CommunicatorFacts> Aggregator::facts(const SessionStat
   out.nnodes = c.nnodes;
   out.rank = rank->rank;
   out.gpu = gpus_.index(rank->gpu);
-  out.gpu_uuid = rank->gpu_uuid;
-  out.pci_bus_id = rank->pci_bus_id;
+  if (rank->place != nullptr) {
+    out.gpu_uuid = rank->place->gpu_uuid;
+    out.pci_bus_id = rank->place->pci_bus_id;
+  }
   return out;
 }
 

@@ -13,10 +13,10 @@
 namespace ncclscope::agent {
 namespace {
 
-const CommunicatorSnapshot* find(const JobSnapshot& job, const std::string& comm) {
+const CommunicatorSnapshot* find(const JobSnapshot& job, std::string_view comm) {
   const auto it = std::lower_bound(
       job.communicators.begin(), job.communicators.end(), comm,
-      [](const CommunicatorSnapshot& c, const std::string& wanted) { return c.comm < wanted; });
+      [](const CommunicatorSnapshot& c, std::string_view wanted) { return c.comm < wanted; });
   return it != job.communicators.end() && it->comm == comm ? &*it : nullptr;
 }
 
@@ -152,11 +152,7 @@ void Aggregator::fold_away(Communicator& communicator) {
   FoldedRanks& sums = *other.folded;
   for (const auto& rank : communicator.ranks) {
     flush_all_of(*rank);
-    for (std::size_t f = 0; f < rank->sums.size(); ++f) {
-      sums.sums[f].operations += rank->sums[f].operations;
-      sums.sums[f].seconds += rank->sums[f].seconds;
-      sums.sums[f].bus_bytes += rank->sums[f].bus_bytes;
-    }
+    sums.sums.add(rank->sums);
     sums.missing += std::max(rank->progress.dropped, rank->missing());
     sums.queue_seconds += rank->queue_seconds;
     sums.queue_operations += rank->queue_operations;

@@ -52,11 +52,8 @@ OperationSumsRow& OperationSums::find(model::Function function, std::uint8_t siz
                                       std::uint64_t& series) {
   const std::uint32_t key = make_key(function, size_class, algorithm, protocol);
   Slot& slot = cache_[slot_of(key, kCacheSlots)];
-  if (slot.key != key) {
-    slot.row = find_slow(key, series);
-    slot.key = key;
-  }
-  return rows_[slot.row];
+  if (slot.key() != key) slot = Slot(key, find_slow(key, series));
+  return rows_[slot.row()];
 }
 
 OperationSums::RowIndex OperationSums::find_slow(std::uint32_t key, std::uint64_t& series) {

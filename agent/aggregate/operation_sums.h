@@ -52,9 +52,22 @@ class OperationSums {
 
   std::vector<OperationSumsRow> rows_;
   std::vector<std::uint32_t> keys_;  // of rows_
-  struct Slot {
-    std::uint32_t key = ~std::uint32_t{0};
-    RowIndex row = 0;
+  /// A key and its row in four bytes: there are thousands of communicators with sixteen each.
+  class Slot {
+   public:
+    Slot() = default;
+    Slot(std::uint32_t key, RowIndex row) : key_and_row_(key << kRowBits | row) {}
+    [[nodiscard]] std::uint32_t key() const { return key_and_row_ >> kRowBits; }
+    [[nodiscard]] std::uint32_t row() const { return key_and_row_ & ((1U << kRowBits) - 1); }
+
+   private:
+    static constexpr unsigned kRowBits = 15;
+    // All keys, "other" included, and the highest key.
+    static_assert((model::kFunctionCount + 1) * (kSizeClasses + 1) * (model::kAlgorithmCount + 1) *
+                      (model::kProtocolCount + 1) <=
+                  1U << kRowBits);
+    static_assert((model::kFunctionCount + 1) << 12U < 1U << (32 - kRowBits));
+    std::uint32_t key_and_row_ = ~std::uint32_t{0};  // of no row: there is no such function
   };
   std::array<Slot, kCacheSlots> cache_{};
   FoldStep step_ = FoldStep::kNothing;

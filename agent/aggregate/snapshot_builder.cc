@@ -90,10 +90,7 @@ void fill_unobserved(const CommRank& from, RankSnapshot& to) {
 void fill_folded(const Communicator& other, CommunicatorSnapshot& out) {
   const FoldedRanks& ranks = *other.folded;
   const bool by_operation = other.job->fold < FoldStep::kOperation;
-  for (std::size_t f = 0; f < ranks.sums.size(); ++f) {
-    const RankSums& sums = ranks.sums[f];
-    if (sums.operations == 0) continue;
-    auto function = static_cast<model::Function>(f);
+  for (auto [function, sums] : ranks.sums.entries()) {
     if (!by_operation && !model::is_point_to_point(function)) function = kOtherFunction;
     out.rank_sums.push_back(
         RankSumsRow{-1, -1, function, sums.operations, sums.seconds, sums.bus_bytes});
@@ -123,11 +120,13 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
         from->process != nullptr ? from->process->session->clock_offset_ns : 0;
     RankSnapshot& to = out.ranks.emplace_back();
     to.rank = from->rank;
-    to.global_rank = from->global_rank;
-    to.local_rank = from->local_rank;
+    if (from->place != nullptr) {
+      to.global_rank = from->place->global_rank;
+      to.local_rank = from->place->local_rank;
+      to.gpu_uuid = from->place->gpu_uuid;
+      to.pci_bus_id = from->place->pci_bus_id;
+    }
     to.gpu = gpus_.index(from->gpu);
-    to.gpu_uuid = from->gpu_uuid;
-    to.pci_bus_id = from->pci_bus_id;
     to.pid = from->pid;
     to.session_id = from->session_id;
     to.communicator_id = from->id;
@@ -168,11 +167,9 @@ void Aggregator::fill(const Communicator& communicator, CommunicatorSnapshot& ou
                  (to.state == RankState::kVanished ||
                   (from->has_progress && std::max(to.inflight_seconds, to.still_seconds) >=
                                              static_cast<double>(options_.stalled_ns) * 1e-9));
-    for (std::size_t f = 0; f < from->sums.size(); ++f) {
-      const RankSums& sums = from->sums[f];
-      if (sums.operations == 0) continue;
-      out.rank_sums.push_back(RankSumsRow{from->rank, to.gpu, static_cast<model::Function>(f),
-                                          sums.operations, sums.seconds, sums.bus_bytes});
+    for (const auto& [function, sums] : from->sums.entries()) {
+      out.rank_sums.push_back(
+          RankSumsRow{from->rank, to.gpu, function, sums.operations, sums.seconds, sums.bus_bytes});
     }
   }
   if (communicator.folded) fill_folded(communicator, out);

@@ -60,6 +60,36 @@ struct RankSums {
   double bus_bytes = 0;
 };
 
+/// By function: of the sixteen a rank's communicator sees one or two, and there are thousands of
+/// those.
+class SumsByFunction {
+ public:
+  struct Entry {
+    model::Function function;
+    RankSums sums;
+  };
+
+  RankSums& of(model::Function function) {
+    for (Entry& entry : entries_) {
+      if (entry.function == function) return entry.sums;
+    }
+    return entries_.emplace_back(Entry{function, {}}).sums;
+  }
+  void add(const SumsByFunction& others) {
+    for (const Entry& other : others.entries_) {
+      RankSums& sums = of(other.function);
+      sums.operations += other.sums.operations;
+      sums.seconds += other.sums.seconds;
+      sums.bus_bytes += other.sums.bus_bytes;
+    }
+  }
+  /// Those that there were operations of.
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
 /// The last operations of a rank that were unlike each other, to know an unfinished one by its
 /// signature.
 class RecentOperations {
@@ -125,6 +155,13 @@ class UntimedShare {
 };
 
 /// One local rank of one communicator.
+/// Where a rank runs, as its process says: the same for all communicators on a GPU of a process.
+struct RankPlace {
+  std::string gpu_uuid, pci_bus_id;
+  std::string global_rank, local_rank;
+  bool operator==(const RankPlace&) const = default;
+};
+
 struct CommRank {
   static constexpr OperationTail::SourceId kNoSource = ~OperationTail::SourceId{0};
 
@@ -136,8 +173,7 @@ struct CommRank {
   std::int64_t pid = 0;
   std::int32_t rank = -1;
   GpuRef gpu;
-  std::string gpu_uuid, pci_bus_id;
-  std::string global_rank, local_rank;
+  std::shared_ptr<const RankPlace> place;  // null for what is folded
   RankState state = RankState::kRunning;
   std::uint64_t ended_ns = 0;  // since when it is not running
   std::uint64_t init_time_ns = 0;
@@ -151,7 +187,7 @@ struct CommRank {
   std::uint64_t queue_operations = 0;
   IndexWindow collectives, p2p;      // which of its operations have come
   std::uint64_t missing_before = 0;  // of processes that had its place earlier
-  std::array<RankSums, model::kFunctionCount> sums{};
+  SumsByFunction sums;
   PlanBatch pending;           // empty without a process
   PendingTransfers transfers;  // likewise
   // What its Sends and Receives were, for its dimension.
@@ -168,7 +204,7 @@ struct CommRank {
 
 /// What the ranks counted that have no series of their own.
 struct FoldedRanks {
-  std::array<RankSums, model::kFunctionCount> sums{};
+  SumsByFunction sums;
   std::uint64_t missing = 0;
   double queue_seconds = 0;
   std::uint64_t queue_operations = 0;
@@ -177,7 +213,7 @@ struct FoldedRanks {
 struct Communicator {
   Job* job = nullptr;
   Tenant* tenant = nullptr;  // whose quota it is counted in
-  std::string comm;          // key in the job
+  std::string_view comm;     // key in the job
   std::uint64_t hash = 0;
   bool hash_known = false;
   std::unique_ptr<FoldedRanks> folded;  // of "other" only
@@ -224,7 +260,8 @@ class SinkProcess {
   struct Gpu {
     GpuRef gpu;
     std::unique_ptr<GpuClock> clock;
-    GpuActivity* activity = nullptr;  // owned by the job
+    GpuActivity* activity = nullptr;         // owned by the job
+    std::shared_ptr<const RankPlace> place;  // of the rank that was described last
   };
   std::vector<Gpu> gpus;
   StepPeriod steps;
