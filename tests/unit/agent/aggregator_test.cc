@@ -776,6 +776,36 @@ TEST(Aggregator, NumbersGpusByBusIdAndDescribesRanks) {
   EXPECT_EQ(c.ranks.at(1).gpu, 0);
 }
 
+TEST(Aggregator, DescribesEachRankOfAProcessByWhatWasSaidOfIt) {
+  Rig rig;
+  auto plugin = rig.open(9, "7", 100);
+  using wire::StringKey;
+  // By communicator: two of one GPU, of which one says nothing of its UUID, and one of another GPU.
+  plugin->feed(PacketBuilder()
+                   .init(make_init(0, 0xa, 0, 2), {{StringKey::kGpuPciBusId, "0000:3b:00.0"},
+                                                   {StringKey::kGpuUuid, "GPU-1"}})
+                   .init(make_init(1, 0xb, 0, 2), {{StringKey::kGpuPciBusId, "0000:3b:00.0"}})
+                   .init(make_init(2, 0xc, 0, 2), {{StringKey::kGpuPciBusId, "0000:86:00.0"},
+                                                   {StringKey::kGpuUuid, "GPU-2"}})
+                   .init(make_init(3, 0xd, 0, 2), {{StringKey::kGpuPciBusId, "0000:3b:00.0"},
+                                                   {StringKey::kGpuUuid, "GPU-1"}})
+                   .finish());
+  const auto told = [&] {
+    std::vector<std::pair<std::string, std::string>> ranks;
+    for (const CommunicatorSnapshot& c : rig.snapshot()->jobs.at(0).communicators)
+      ranks.emplace_back(c.ranks.at(0).gpu_uuid, c.ranks.at(0).pci_bus_id);
+    return ranks;
+  };
+  const std::pair<std::string, std::string> first{"GPU-1", "0000:3b:00.0"},
+      second{"GPU-2", "0000:86:00.0"}, unnamed{"", "0000:3b:00.0"};
+  EXPECT_EQ(told(), (std::vector{first, unnamed, second, first}));
+  // What is said later of one is said of that one; what is not said again stays.
+  plugin->feed(PacketBuilder()
+                   .init(make_init(1, 0xb, 0, 2), {{StringKey::kGpuUuid, "GPU-1"}})
+                   .finish(5));
+  EXPECT_EQ(told(), (std::vector{first, first, second, first}));
+}
+
 TEST(Aggregator, KeepsTheNewestBooksAndNeighbours) {
   Rig rig;
   auto plugin = rig.open(9);
