@@ -17,7 +17,7 @@ namespace ncclscope::cli::report {
 namespace {
 
 constexpr std::size_t kMostRows = 122'880;  // of a file
-// A row group as large as the file takes a sixth more memory and as long.
+// A row group as large as the file would take a seventh more memory, and as long.
 constexpr std::size_t kRowGroupRows = kMostRows / 2;
 constexpr std::size_t kAlignment = 64;      // of columns, in bytes
 constexpr std::size_t kWindowRows = 2'048;  // that are tallied while they are still in the cache
