@@ -792,7 +792,8 @@ TEST(Aggregator, DescribesEachRankOfAProcessByWhatWasSaidOfIt) {
                    .finish());
   const auto told = [&] {
     std::vector<std::pair<std::string, std::string>> ranks;
-    for (const CommunicatorSnapshot& c : rig.snapshot()->jobs.at(0).communicators)
+    const SnapshotPtr snapshot = rig.snapshot();
+    for (const CommunicatorSnapshot& c : snapshot->jobs.at(0).communicators)
       ranks.emplace_back(c.ranks.at(0).gpu_uuid, c.ranks.at(0).pci_bus_id);
     return ranks;
   };
@@ -800,9 +801,8 @@ TEST(Aggregator, DescribesEachRankOfAProcessByWhatWasSaidOfIt) {
       second{"GPU-2", "0000:86:00.0"}, unnamed{"", "0000:3b:00.0"};
   EXPECT_EQ(told(), (std::vector{first, unnamed, second, first}));
   // What is said later of one is said of that one; what is not said again stays.
-  plugin->feed(PacketBuilder()
-                   .init(make_init(1, 0xb, 0, 2), {{StringKey::kGpuUuid, "GPU-1"}})
-                   .finish(5));
+  plugin->feed(
+      PacketBuilder().init(make_init(1, 0xb, 0, 2), {{StringKey::kGpuUuid, "GPU-1"}}).finish(5));
   EXPECT_EQ(told(), (std::vector{first, first, second, first}));
 }
 
