@@ -60,8 +60,7 @@ struct RankSums {
   double bus_bytes = 0;
 };
 
-/// By function: of the sixteen a rank's communicator sees one or two, and there are thousands of
-/// those.
+/// By function: of the sixteen a rank's communicator sees a few, and there are thousands of those.
 class SumsByFunction {
  public:
   struct Entry {
@@ -154,7 +153,6 @@ class UntimedShare {
   double operations_ = 0, share_ = 0;
 };
 
-/// One local rank of one communicator.
 /// Where a rank runs, as its process says: the same for all communicators on a GPU of a process.
 struct RankPlace {
   std::string gpu_uuid, pci_bus_id;
@@ -162,6 +160,7 @@ struct RankPlace {
   bool operator==(const RankPlace&) const = default;
 };
 
+/// One local rank of one communicator.
 struct CommRank {
   static constexpr OperationTail::SourceId kNoSource = ~OperationTail::SourceId{0};
 

@@ -244,10 +244,9 @@ class ValuesInMemory : public ValuesByGroup {
 
 using SortedValues = ExternalSort<MeasuredValues, ByMeasures, SumOccurrences>;
 
-/// Of values that do not fit into memory.
+/// Of values that are too many to gather, sorted and for the most part on disk.
 class ValuesOnDisk : public ValuesByGroup {
  public:
-  /// @param sorted  must outlive this
   explicit ValuesOnDisk(std::unique_ptr<const SortedValues> sorted)
       : sorted_(std::move(sorted)), reader_(*sorted_) {}
 
